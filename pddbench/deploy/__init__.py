@@ -1,0 +1,1 @@
+"""Deployments under test: external endpoints, and the embedded emulated ones."""

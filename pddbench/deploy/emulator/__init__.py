@@ -1,0 +1,1 @@
+"""Emulated deployments: real HTTP, SSE and TCP; only the chips are emulated."""

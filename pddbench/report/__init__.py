@@ -1,0 +1,1 @@
+"""Reports: an answer made visible on a terminal, as a plot, as JSON."""

@@ -1,0 +1,136 @@
+"""The experiment file: a workload on several arms (TOML), its types and defaults. Read by `workload.load`."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+Arrival = Literal["trace", "poisson", "gamma", "constant"]
+Timing = Literal["think", "trace", "none"]
+ArmKind = Literal["baseline", "naive", "pdd"]
+
+
+class _Strict(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    """A table of the experiment file: unknown keys are errors."""
+
+
+class Workload(_Strict):
+    """A trace and how it is sent. Times in seconds, rates a second; `session_rate` excludes `time_scale` != 1."""
+
+    trace: str
+    format: str | None = None
+    arrival: Arrival = "trace"
+    session_rate: float | None = None
+    burstiness: float = 1.0  # gamma arrivals: shape of the gaps, 1 = Poisson, below 1 burstier
+    timing: Timing = "think"
+    idle_cap_s: float | None = None
+    time_scale: float = 1.0
+    prompt: Literal["token_ids", "text"] = "token_ids"
+    history: Literal["recorded"] = "recorded"
+    cache: Literal["cold"] = "cold"
+    output: Literal["exact", "natural"] = "exact"
+    on_parent_failure: Literal["continue", "abandon"] = "continue"
+    seed: int = 1
+    repeats: int = 1
+    limit_requests: int | None = None
+    warmups: int = 0
+    max_start_rate: float | None = None  # requests a second; a brake, never the pacer
+    max_concurrency: int | None = None
+    stall_timeout_s: float = 300.0  # no byte for that long: outcome `timeout`
+
+
+class Slo(_Strict):
+    """Objectives a request must meet, all of those given; milliseconds."""
+
+    ttft_ms: float | None = None
+    ttft_sched_ms: float | None = None
+    ttst_ms: float | None = None
+    max_gap_ms: float | None = None
+    tpot_ms: float | None = None
+    e2e_ms: float | None = None
+    e2e_sched_ms: float | None = None
+
+
+class Wan(_Strict):
+    """The link between the datacentres: a named profile, figures of its own, or a profile with some replaced."""
+
+    profile: str | None = None
+    one_way_ms: float | None = None
+    rate_mbit: float | None = None
+    flow_rate_mbit: float | None = None  # what one TCP flow can reach (window, pacing)
+    loss_pct: float | None = None
+    jitter_ms: float | None = None
+
+
+class Cost(_Strict):
+    """Prices an hour: each chip by name, and the line for arms that use one."""
+
+    chips: dict[str, float] = {}
+    line: float = 0.0
+    currency: str = "USD"
+
+
+class Role(_Strict):
+    """How many instances of a role an arm has, and on which chip (a name of the cost sheet)."""
+
+    chip: str
+    count: int
+
+
+class EmulatorOptions(_Strict):
+    """Settings common to all emulated arms; an arm may replace any of them.
+
+    `speed`: experiment seconds a wall second. `kv_scale` divides the KV bytes really sent and the link's real rate.
+    `threshold_s`: predicted transfer time above which a request goes P-RLD-MD, seconds.
+    """
+
+    speed: float = 1.0
+    kv_scale: float = 100.0
+    model: str = "deepseek-v3-fp8"
+    block_tokens: int = 64
+    threshold_s: float = 0.2
+    drc: bool = True  # decode-side radix cache: only un-hit KV crosses the WAN
+    first_token_from_p: bool = False  # naive only: P sends the first token, the second waits
+    tokens_per_chunk: int = 1
+
+
+class Arm(_Strict):
+    """One deployment under test: an emulated one (`emulated`) or any live OpenAI-compatible endpoint (`base_url`)."""
+
+    name: str
+    emulated: ArmKind | None = None
+    base_url: str | None = None
+    model: str | None = None
+    endpoint: str | None = None  # /v1/completions or /v1/chat/completions; default by `prompt`
+    profile: str = "openai"
+    api_key_env: str | None = None
+    headers: dict[str, str] = {}
+    extra_body: dict[str, Any] = {}
+    cache_domain: str | None = None
+    token_id_range: tuple[int, int] = (1000, 30000)  # [low, high) ids free of special tokens
+    block_tokens: int | None = None  # block size of the endpoint's prefix cache; None: not known
+    cost_per_mtok_input: float | None = None
+    cost_per_mtok_output: float | None = None
+    roles: dict[str, Role] = {}
+    line: bool | None = None  # whether the WAN line is part of this arm's cost; default: naive and pdd
+    speed: float | None = None
+    kv_scale: float | None = None
+    threshold_s: float | None = None
+    drc: bool | None = None
+    first_token_from_p: bool | None = None
+    tokens_per_chunk: int | None = None
+
+
+class Experiment(_Strict):
+    """A workload on several arms, repeated, with objectives, link, prices and checks."""
+
+    name: str
+    workload: Workload
+    arm: list[Arm]
+    slo: Slo = msgspec.field(default_factory=Slo)
+    wan: Wan = msgspec.field(default_factory=Wan)
+    cost: Cost = msgspec.field(default_factory=Cost)
+    emulator: EmulatorOptions = msgspec.field(default_factory=EmulatorOptions)
+    check: dict[str, Literal["fail", "warn"]] = {}
+    allow: list[str] = []
