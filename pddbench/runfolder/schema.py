@@ -20,22 +20,23 @@ _IDENTITY = {"request_id": "string", "session_id": "string", "turn": "int32", "k
 _TIMES = ("scheduled_ns", "ready_ns", "due_ns", "throttle_wait_ns", "sent_ns", "first_byte_ns", "first_chunk_ns",
           "first_token_ns", "second_token_ns", "last_token_ns", "end_ns", "kernel_first_token_ns")  # fmt: skip
 _TOKENS = ("input_tokens_planned", "prompt_tokens", "cached_tokens_planned", "cached_tokens_possible",
-           "cached_tokens_ceiling", "cached_tokens", "output_tokens_planned", "completion_tokens", "chunks")  # fmt: skip
+           "cached_tokens_ceiling", "cached_tokens", "output_tokens_planned", "completion_tokens",
+           "chunks")  # fmt: skip
 
 REQUESTS: dict[str, str] = {
     **_IDENTITY,
-    **{name: "int64" for name in _TIMES},
-    **{name: "int32" for name in _TOKENS},
+    **dict.fromkeys(_TIMES, "int64"),
+    **dict.fromkeys(_TOKENS, "int32"),
     "max_gap_ns": "int64",
     "max_gap_token": "int32",
-    **{name: "int32" for name in ("tokens_p", "tokens_rld", "tokens_md")},
+    **dict.fromkeys(("tokens_p", "tokens_rld", "tokens_md"), "int32"),
     "pipeline": "string",
     "handoff_mode": "string",
     "handoff_token": "int32",
     "handoff_rounds": "int32",
-    **{name: "int64" for name in ("handoff_bytes", "kv_wan_bytes", "kv_wan_wire_bytes", "kv_wan_ns")},
+    **dict.fromkeys(("handoff_bytes", "kv_wan_bytes", "kv_wan_wire_bytes", "kv_wan_ns"), "int64"),
     "http_status": "int32",
-    **{name: "string" for name in ("finish_reason", "outcome", "error", "plan_sha256", "body_sha256", "output_sha256")},
+    **dict.fromkeys(("finish_reason", "outcome", "error", "plan_sha256", "body_sha256", "output_sha256"), "string"),
 }
 
 EVENTS: dict[str, str] = {
