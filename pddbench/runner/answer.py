@@ -1,0 +1,18 @@
+"""The answer of a finished run: summary, plots, table, checks; and the exit code that follows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from pddbench import exitcodes
+
+if TYPE_CHECKING:
+    from pddbench.runner.conduct import RunOptions
+
+
+def answer(folder: Path, options: RunOptions) -> int:
+    """Print and save the answer of the run in `folder`; returns 0, 1, 98 or 99."""
+    raise NotImplementedError
