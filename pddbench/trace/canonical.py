@@ -75,16 +75,19 @@ def write_trace(trace: Trace, path: Path | str) -> None:
         raise InputError(f"{path}: cannot be written ({error.strerror or error})") from error
 
 
+def check_suffix(path: Path) -> None:
+    """Raise `InputError` unless the name of `path` says how to write a trace."""
+    if not path.name.endswith(SUFFIXES):
+        raise InputError(f"{path}: unknown suffix; a trace is written as one of *.trace{', *.trace'.join(SUFFIXES)}")
+
+
 def _writer(path: Path) -> Callable[[Trace, IO[bytes]], None]:
-    name = path.name
-    if name.endswith(".parquet"):
+    check_suffix(path)
+    if path.name.endswith(".parquet"):
         from pddbench.trace.parquet import write_parquet
 
         return write_parquet
-    for suffix, write in ((".jsonl", _write_lines), (".jsonl.gz", _write_gzip), (".jsonl.zst", _write_zstd)):
-        if name.endswith(suffix):
-            return write
-    raise InputError(f"{path}: unknown suffix; a trace is written as one of *.trace{', *.trace'.join(SUFFIXES)}")
+    return {".gz": _write_gzip, ".zst": _write_zstd}.get(path.suffix, _write_lines)
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ import msgspec
 
 from pddbench.errors import TraceError
 from pddbench.trace.model import Header, Row, Trace
-from pddbench.trace.source import INT32_MAX, decode, numbered_lines, sha256_of
+from pddbench.trace.source import INT32_MAX, decode, numbered_lines, file_sha256
 from pddbench.trace.trie import PrefixTrie
 
 BLOCK_TOKENS = 512
@@ -45,7 +45,7 @@ def read_mooncake(path: Path) -> Trace:
     header = Header(
         source=path.name,
         source_format="mooncake",
-        source_sha256=sha256_of(path),
+        source_sha256=file_sha256(path),
         block_tokens=BLOCK_TOKENS,
         id_scope="file",
         assumptions=_assumptions(rows, counts, in_file_order),
@@ -103,6 +103,7 @@ def _counts(lines: list[_Line]) -> dict[str, int]:
 def _assumptions(rows: list[Row], counts: dict[str, int], in_file_order: bool) -> list[str]:
     said = [_time_unit(rows)]
     said.append(f"hash_ids are blocks of {BLOCK_TOKENS} tokens, the same id the same prefix in the whole file")
+    said.append("ids cover prompts only: what a prompt shares with a reply is not seen, so both hit bases agree")
     said.append("every request is a session of its own (the format names no sessions)")
     if not in_file_order:
         said.append("timestamps were not ascending: rows are sorted by time, equal times in the order of the file")

@@ -12,8 +12,8 @@ from pddbench.text import printable
 from pddbench.trace.canonical import read_canonical
 from pddbench.trace.model import Trace
 from pddbench.trace.mooncake import read_mooncake
-from pddbench.trace.source import PARQUET_MAGIC, check_file, head, numbered_lines, read_content
-from pddbench.trace.weka import read_weka
+from pddbench.trace.source import PARQUET_MAGIC, check_file, file_sha256, head, numbered_lines, read_content
+from pddbench.trace.weka import folder_sha256, read_weka
 
 FORMATS = {"canonical": read_canonical, "mooncake": read_mooncake, "weka": read_weka}
 
@@ -41,6 +41,11 @@ def read_trace(path: str | Path, format: str | None = None) -> Trace:
     check_file(path)
     head(path)  # refuses what is no text before a reader stumbles over it
     return FORMATS[format or detect_format(path)](path)
+
+
+def sha256_of(path: str | Path) -> str:
+    """SHA-256 of a trace file as it lies on the disk; of a folder, that of its files' sums and names."""
+    return folder_sha256(Path(path)) if Path(path).is_dir() else file_sha256(Path(path))
 
 
 def detect_format(path: Path) -> str:

@@ -41,7 +41,7 @@ def check_file(path: Path) -> None:
         raise TraceError(path, None, None, "the file is empty")
 
 
-def sha256_of(path: Path) -> str:
+def file_sha256(path: Path) -> str:
     """SHA-256 of the file as it lies on the disk (compressed, if it is)."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

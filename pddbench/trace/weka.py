@@ -19,7 +19,6 @@ import hashlib
 import json
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, TypeVar
@@ -28,7 +27,7 @@ import msgspec
 
 from pddbench.errors import TraceError
 from pddbench.trace.model import Header, Row, Trace
-from pddbench.trace.source import INT32_MAX, check_file, decode, read_content, sha256_of
+from pddbench.trace.source import INT32_MAX, check_file, decode, read_content, file_sha256
 from pddbench.trace.trie import PrefixTrie
 
 Tokens = Annotated[int, msgspec.Meta(ge=0, le=INT32_MAX)]
@@ -118,7 +117,12 @@ class _Line:
 def read_weka(path: Path) -> Trace:
     """The session in a file, or the sessions in the `*.json[.gz|.zst]` files of a folder, in the order of names."""
     files = _files(path)
-    header = Header(source=path.name, source_format="weka", id_scope="file", source_sha256=_sha256(path, files))
+    header = Header(
+        source=path.name,
+        source_format="weka",
+        id_scope="file",
+        source_sha256=folder_sha256(path) if path.is_dir() else file_sha256(path),
+    )
     rows: list[Row] = []
     counts: Counter[str] = Counter()
     seen: dict[str, Path] = {}
@@ -147,11 +151,10 @@ def _files(path: Path) -> list[Path]:
     return files
 
 
-def _sha256(path: Path, files: Sequence[Path]) -> str:
-    """Of the file; of a folder: of the lines `sha256  name` of its files, as sha256sum prints them."""
-    if not path.is_dir():
-        return sha256_of(path)
-    return hashlib.sha256("".join(f"{sha256_of(file)}  {file.name}\n" for file in files).encode()).hexdigest()
+def folder_sha256(path: Path) -> str:
+    """SHA-256 of the lines `sha256  name` of a folder's trace files, as sha256sum prints them."""
+    lines = [f"{file_sha256(file)}  {file.name}\n" for file in _files(path)]
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
 class _Reading:
@@ -321,6 +324,7 @@ def _assumptions(counts: dict[str, int], files: int | None) -> list[str]:
     said = [
         "times are seconds; a gap is the recorded start minus the last parent's end (t + api_time), not think_time",
         "ids are local to a file, sub-agents included; tokens beyond the ids are fresh",
+        "ids cover prompts only: what a prompt shares with a reply is not seen, so both hit bases agree",
         "times inside a sub-agent count from its spawn, unless all of them are at or after it",
         "a sub-agent joins the next main-line turn only if it ended before that turn started",
         "kind compaction: a shorter prompt that keeps less than half of the blocks of the one before it",
