@@ -1,11 +1,16 @@
 """The trace of our own making."""
 
+import re
 from collections import Counter
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from pddbench.cli.trace import trace as group
 from pddbench.trace.hits import planned_hits
+from pddbench.trace.model import Row
+from pddbench.trace.parquet import schema
 from pddbench.trace.read import read_trace
 from pddbench.trace.synth import SYSTEM_TOKENS, agentic_small
 from pddbench.trace.validate import validate_rows
@@ -16,6 +21,17 @@ COMMITTED = Path(__file__).resolve().parents[2] / "traces" / "agentic-small.trac
 def test_the_committed_trace_is_what_the_generator_makes():
     """Otherwise the quickstart replays something that nobody can make again."""
     assert read_trace(COMMITTED) == agentic_small(120, 1)
+
+
+def test_its_readme_shows_what_the_commands_print():
+    """Figures and columns in a README go stale in silence."""
+    readme = (COMMITTED.parent / "README.md").read_text()
+    shown = CliRunner().invoke(group, ["stats", str(COMMITTED)], catch_exceptions=False).stdout
+    figures = shown.split("\nassumed:")[0].split("\n", 1)[1].strip()
+    assert len(figures.splitlines()) > 15 and figures in readme
+    columns = re.findall(r"^\| (`[^|]*`) \|", readme, re.MULTILINE)
+    named = [name for cell in columns for name in re.findall(r"`(\w+)`", cell)]
+    assert sorted(named) == sorted(Row.__struct_fields__) == sorted(schema().names)
 
 
 def test_it_is_as_promised():

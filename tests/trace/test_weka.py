@@ -136,6 +136,14 @@ def test_folder_keeps_ids_apart(tmp_path):
     assert any("without a common clock" in text for text in trace.header.assumptions)
 
 
+def test_ids_that_claim_a_wider_scope_are_said(tmp_path):
+    """Hits between files would be missed in silence."""
+    document = {"id": "x", "block_size": B, "hash_id_scope": "global", "requests": [req(0, [1])]}
+    (tmp_path / "x.json").write_text(json.dumps(document))
+    header = read_weka(tmp_path / "x.json").header
+    assert header.counts == {"files_with_wider_ids": 1} and any("not local" in text for text in header.assumptions)
+
+
 def test_folder_errors(tmp_path):
     """An empty folder, and a session that is there twice, are told; the second would mix two conversations."""
     with pytest.raises(TraceError, match="no \\*\\.json"):
