@@ -5,10 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import click
-
-from pddbench import exitcodes
-
 if TYPE_CHECKING:
     from pddbench.runner.conduct import RunOptions
 
