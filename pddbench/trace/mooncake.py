@@ -15,7 +15,7 @@ import msgspec
 
 from pddbench.errors import TraceError
 from pddbench.trace.model import Header, Row, Trace
-from pddbench.trace.source import INT32_MAX, decode, numbered_lines, file_sha256
+from pddbench.trace.source import INT32_MAX, decode, file_sha256, numbered_lines
 from pddbench.trace.trie import PrefixTrie
 
 BLOCK_TOKENS = 512

@@ -27,7 +27,7 @@ import msgspec
 
 from pddbench.errors import TraceError
 from pddbench.trace.model import Header, Row, Trace
-from pddbench.trace.source import INT32_MAX, check_file, decode, read_content, file_sha256
+from pddbench.trace.source import INT32_MAX, check_file, decode, file_sha256, read_content
 from pddbench.trace.trie import PrefixTrie
 
 Tokens = Annotated[int, msgspec.Meta(ge=0, le=INT32_MAX)]
