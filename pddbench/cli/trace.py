@@ -32,7 +32,10 @@ def trace() -> None:
 @_FORMAT
 @_JSON
 def validate(file: Path, format_name: str | None, as_json: bool) -> None:
-    """Check every rule of FILE: the first violation names file, line and field (exit 2)."""
+    """Check every rule of a trace.
+
+    The first violation ends it, in one sentence with file, line and field (exit 2).
+    """
     import msgspec
 
     found = _read(file, format_name)
@@ -58,7 +61,11 @@ def validate(file: Path, format_name: str | None, as_json: bool) -> None:
 @_FORMAT
 @_JSON
 def stats(file: Path, format_name: str | None, as_json: bool) -> None:
-    """Describe FILE: sizes, span, and the prefix hits of an infinite cache on both bases."""
+    """Describe a trace: sizes, span, prefix hits.
+
+    Hits are those of an infinite cache in trace order, on both bases: `prompt` (only prompts leave KV behind, as when
+    recorded prompts are replayed) and `prompt+output` (replies do too). JSON has the former on the top level.
+    """
     import msgspec
 
     from pddbench.trace.stats import trace_stats
@@ -76,7 +83,11 @@ def stats(file: Path, format_name: str | None, as_json: bool) -> None:
 @_FORMAT
 @_FORCE
 def convert(source: Path, out: Path, format_name: str | None, force: bool) -> None:
-    """Write the trace IN as a canonical file OUT (by suffix: .trace.jsonl, .gz, .zst, or .trace.parquet)."""
+    """Convert a trace to the canonical format.
+
+    The suffix of OUT decides the form: .trace.jsonl, .trace.jsonl.gz, .trace.jsonl.zst or .trace.parquet. OUT appears
+    when it is complete.
+    """
     _check_free(out, force)
     found = _read(source, format_name)
     _write(found, out)

@@ -41,6 +41,7 @@ class _Document(msgspec.Struct):
     requests: list[msgspec.Raw]
     block_size: Annotated[int, msgspec.Meta(ge=1)]
     id: str = ""
+    hash_id_scope: str = "local"
 
 
 class _Entry(msgspec.Struct):
@@ -133,6 +134,7 @@ def read_weka(path: Path) -> Trace:
             raise TraceError(file, 1, "id", f"session {document.session!r} is already in {seen[document.session].name}")
         seen[document.session] = file
         rows += document.rows(counts)
+        counts["files_with_wider_ids"] += document.id_scope != "local"
         blocks.add(document.block_tokens)
     header.block_tokens = blocks.pop() if len(blocks) == 1 else None
     header.counts = {name: n for name, n in counts.items() if n}
@@ -165,7 +167,7 @@ class _Reading:
         self._content = read_content(path)
         document = decode(_DOCUMENT, self._content, path, self._line_of_error)
         self.session = document.id or path.name.split(".")[0]
-        self.block_tokens = document.block_size
+        self.block_tokens, self.id_scope = document.block_size, document.hash_id_scope
         self._lines = [_Line("")]
         self._fill(self._lines[0], document.requests, _Place("requests"), 0.0)
         if not any(line.turns for line in self._lines):
@@ -331,6 +333,8 @@ def _assumptions(counts: dict[str, int], files: int | None) -> list[str]:
     ]
     if files is not None:
         said.append(f"{files} *.json files of the folder, a session each, without a common clock: each starts at its 0")
+    if wider := counts.get("files_with_wider_ids"):
+        said.append(f"warning: {wider} files say that their ids are not local; they are compared within each file only")
     if mismatches := counts.get("id_count_mismatches"):
         said.append(
             f"warning: {mismatches} requests whose number of hash_ids is not input / block size rounded down or up: "
