@@ -11,4 +11,6 @@ if TYPE_CHECKING:
 
 def answer(folder: Path, options: RunOptions) -> int:
     """Print and save the answer of the run in `folder`; returns 0, 1, 98 or 99."""
-    raise NotImplementedError
+    from pddbench.cli.report import show
+
+    return show(folder, as_json=options.as_json, strict=options.strict)
