@@ -79,21 +79,27 @@ def spread(flag: Bools, code: Ints, sessions: int) -> Spread:
     size = np.bincount(code, minlength=sessions).astype(np.float64)
     m = int((size > 0).sum())
     hits = np.bincount(code, weights=flag, minlength=sessions)
-    p = hits.sum() / n
+    p = float(hits.sum()) / n
+    one_voice = float(size @ size) / n  # the design effect if a session's rows were copies of each other
     if m < 2:
         return Spread(deff=float(n), n_eff=0.0, df=0.0)
     if p in (0.0, 1.0):
-        return _effective(n, float((size @ size) / n), m - 1)
+        return _effective(n, one_voice, m - 1, one_voice)
     z = hits - p * size
     deff = (m / (m - 1)) * float(z @ z) / (n * p * (1 - p))
     df = float(z @ z) ** 2 / (float((z**4).sum()) + 1e-300) - 1
-    return _effective(n, deff, min(df, m - 1))
+    return _effective(n, deff, min(df, m - 1), one_voice)
 
 
-def _effective(n: int, deff: float, df: float) -> Spread:
-    df = max(1.0, df)
+def _effective(n: int, deff: float, df: float, one_voice: float) -> Spread:
+    """Effective rows: n / deff, shrunk for the degrees of freedom, but never below what one row a session would give.
+
+    (Without that floor a few sessions in the tail shrank n_eff below the number of sessions: fewer intervals were
+    printed, and those that were covered less, because printing became a selection.)
+    """
+    deff, df = max(1.0, deff), max(1.0, df)
     shrink = (_Z / t_quantile(1 - _TAIL, min(2000, round(df)))) ** 2
-    return Spread(deff=max(1.0, deff), n_eff=min(n, n / max(1.0, deff) * shrink), df=df)
+    return Spread(deff=deff, n_eff=min(n, max(n / deff * shrink, n / max(deff, one_voice))), df=df)
 
 
 def quantile_figure(ascending: Floats, code: Ints, sessions: int, q: float, unit: str) -> Figure:
@@ -118,7 +124,9 @@ def quantile_figure(ascending: Floats, code: Ints, sessions: int, q: float, unit
 
 def _base(unit: str, n: int, code: Ints, found: Spread) -> Figure:
     seen = len(np.unique(code))
-    return Figure(unit=unit, rows=n, sessions=seen, deff=round(found.deff, 3), n_eff=round(found.n_eff, 1))
+    return Figure(
+        unit=unit, rows=n, sessions=seen, deff=round(float(found.deff), 3), n_eff=round(float(found.n_eff), 1)
+    )
 
 
 def _ranks(n_eff: float, q: float, n: int) -> tuple[int, int]:
@@ -147,10 +155,14 @@ def share_figure(flag: Bools, code: Ints, sessions: int) -> Figure:
     return figure
 
 
-def draws_interval(draws: Floats) -> tuple[float | None, float | None]:
-    """Percentile interval of bootstrap draws; a draw that is not a number counts against both ends (None: no bound)."""
+def draws_interval(draws: Floats, point: float = math.nan) -> tuple[float | None, float | None]:
+    """Percentile interval of bootstrap draws, widened to hold `point`.
+
+    A draw that is not a number (no rows in it, or inf - inf) counts against both ends; None: no bound.
+    """
     unknown = np.isnan(draws)
     low = sorted_quantile(np.sort(np.where(unknown, -np.inf, draws)), _TAIL)
     high = sorted_quantile(np.sort(np.where(unknown, np.inf, draws)), 1 - _TAIL)
     lost = unknown.mean() >= _TAIL
+    low, high = (low, high) if math.isnan(point) else (min(low, point), max(high, point))
     return (None if lost and math.isinf(low) else low), (None if lost and math.isinf(high) else high)

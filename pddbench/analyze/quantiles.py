@@ -52,10 +52,10 @@ class SessionQuantiles:
     def __init__(self, values: Floats, code: Ints, sessions: int) -> None:
         order = np.argsort(values, kind="stable")
         self.ascending = values[order]
-        self._code = code[order]
+        self.code = code[order]
         self._block = max(16, math.isqrt(len(values)))
         blocks = -(-len(values) // self._block) if len(values) else 0
-        cell = (np.arange(len(values)) // self._block) * sessions + self._code
+        cell = (np.arange(len(values)) // self._block) * sessions + self.code
         counts = np.bincount(cell, minlength=blocks * sessions).reshape(blocks, sessions)
         self._upto = counts.cumsum(axis=0).astype(np.float64)  # rows of each session up to a block's end
 
@@ -77,7 +77,7 @@ class SessionQuantiles:
         rows = block[:, None] * self._block + np.arange(self._block)
         inside = rows < n
         rows = np.minimum(rows, n - 1)
-        weight = np.where(inside, np.take_along_axis(weights, self._code[rows], axis=1), 0.0)
+        weight = np.where(inside, np.take_along_axis(weights, self.code[rows], axis=1), 0.0)
         step = (weight.cumsum(axis=1) < need[:, None]).sum(axis=1)
         at = np.minimum(block * self._block + np.minimum(step, self._block - 1), n - 1)
         found: Floats = self.ascending[at]
