@@ -39,12 +39,20 @@ def _fraction(x: float, a: float, b: float) -> float:
 
 
 def beta_quantile(u: float, a: float, b: float) -> float:
-    """The x with I_x(a, b) = u, by bisection."""
+    """The x with I_x(a, b) = u: Newton's steps inside a bracket that shrinks as by bisection."""
     low, high = 0.0, 1.0
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if beta_cdf(middle, a, b) < u else (low, middle)
-    return (low + high) / 2
+    x = a / (a + b)
+    log_norm = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)
+    for _ in range(80):
+        excess = beta_cdf(x, a, b) - u
+        low, high = (x, high) if excess < 0 else (low, x)
+        density = math.exp(log_norm + (a - 1) * math.log(x) + (b - 1) * math.log1p(-x)) if 0 < x < 1 else 0.0
+        step = x - excess / density if density > 0 else -1.0
+        following = step if low < step < high else (low + high) / 2
+        if abs(following - x) < 1e-12:
+            return following
+        x = following
+    return x
 
 
 @lru_cache(maxsize=4096)

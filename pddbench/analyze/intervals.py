@@ -123,7 +123,7 @@ def quantile_figure(ascending: Floats, code: Ints, sessions: int, q: float, unit
 
 
 def _base(unit: str, n: int, code: Ints, found: Spread) -> Figure:
-    seen = len(np.unique(code))
+    seen = int((np.bincount(code) > 0).sum())
     return Figure(
         unit=unit, rows=n, sessions=seen, deff=round(float(found.deff), 3), n_eff=round(float(found.n_eff), 1)
     )

@@ -84,7 +84,8 @@ def _later_tokens(out: pd.DataFrame, requests: pd.DataFrame, ok: Bools, single: 
     last, tokens = seconds(requests["last_token_ns"]), out["completion_tokens"].to_numpy()
     with np.errstate(divide="ignore", invalid="ignore"):
         tpot = np.where(tokens >= 2, (last - first) / (tokens - 1), np.nan)
-    values = {"ttst": second - first, "max_gap": seconds(requests["max_gap_ns"]), "tpot": tpot}
+    values = {"ttst": second - first, "second_sched": second - seconds(requests["due_ns"]),
+              "max_gap": seconds(requests["max_gap_ns"]), "tpot": tpot}  # fmt: skip
     for name, value in values.items():
         out[name] = np.where(single, np.nan, np.where(ok, value, np.inf))
     out["single"] = single

@@ -23,6 +23,7 @@ _ALL = (
     Metric("ttft", "s", _LATENCY, "row", "first token - sent"),
     Metric("ttft_sched", "s", _LATENCY, "row", "first token - due"),
     Metric("ttst", "s", _LATENCY, "row", "second token - first token"),
+    Metric("second_sched", "s", _LATENCY, "row", "second token - due"),
     Metric("tpot", "s", _LATENCY, "row", "(last token - first token) / (tokens - 1)"),
     Metric("max_gap", "s", _LATENCY, "row", "largest gap between token-bearing chunks"),
     Metric("e2e", "s", _LATENCY, "row", "last token - sent"),

@@ -178,7 +178,7 @@ class ArmData:
 
     def _row_values(self, name: str) -> Values:
         column = self._column(name)
-        blank = self._unknown(column) if name in ("ttst", "max_gap", "tpot") else None
+        blank = self._unknown(column) if name in ("ttst", "second_sched", "max_gap", "tpot") else None
         return Values(column, self.code, len(self.sessions), blank)
 
     def _column(self, name: str) -> Floats:
@@ -214,7 +214,8 @@ class ArmData:
     def _stall(self) -> Floats:
         if self.gaps is None:
             return np.full(len(self.rows), np.nan)
-        return seam_stall(self.gaps, self._seam)[self.rows.index.to_numpy()]
+        stall: Floats = seam_stall(self.gaps, self._seam)[self.rows.index.to_numpy()]
+        return stall
 
     def _gap_values(self, name: str) -> Values:
         """Gaps pooled over this arm's requests, each with the session it came from; what had arrived of failed ones
