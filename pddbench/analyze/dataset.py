@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ class Dataset:
     """What `summarise`, `check` and `compare` share of a run; everything is computed once, when first asked for."""
 
     run: Run
+    _pairs: dict[tuple[str, str], paired.Pair] = field(default_factory=dict)
 
     @cached_property
     def lines(self) -> pd.DataFrame:
@@ -47,7 +48,9 @@ class Dataset:
 
     def pair(self, a: str, b: str) -> paired.Pair:
         """Arms `a` (compared with) and `b` on the requests they share."""
-        return paired.pair(self.side(a), self.side(b))
+        if (a, b) not in self._pairs:
+            self._pairs[a, b] = paired.pair(self.side(a), self.side(b))
+        return self._pairs[a, b]
 
     def side(self, arm: str) -> paired.Side:
         """An arm as one side of a comparison, perhaps with an arm of another run."""

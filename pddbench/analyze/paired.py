@@ -41,17 +41,20 @@ class Pair:
     unmatched: int  # requests that only one side has
     differing: int  # requests both have, but with different plans: not comparable
 
-    def difference(self, name: str, stat: str, factor: float = 1.0) -> Figure:
-        """`b - factor * a` of one statistic, percentile interval of joint session resampling."""
-        unit = registry.METRICS[name].unit
-        a, b = self.a.figure(name, stat), self.b.figure(name, stat)
-        figure = Figure(unit=unit, rows=min(a.rows, b.rows), sessions=min(a.sessions, b.sessions))
+    def difference(self, name: str, stat: str) -> Figure:
+        """`b - a` of one statistic, percentile interval of joint session resampling."""
+        return self.contrast((name, stat), 1.0, (name, stat))
+
+    def contrast(self, of_b: tuple[str, str], factor: float, of_a: tuple[str, str]) -> Figure:
+        """`of_b` of arm b - factor * `of_a` of arm a, each a (metric, stat) of the same unit."""
+        a, b = self.a.figure(*of_a), self.b.figure(*of_b)
+        figure = Figure(unit=b.unit, rows=min(a.rows, b.rows), sessions=min(a.sessions, b.sessions))
         figure.n_eff = None if a.n_eff is None or b.n_eff is None else min(a.n_eff, b.n_eff)
-        figure.withheld = a.withheld or b.withheld
+        figure.withheld = b.withheld or a.withheld
         if figure.withheld is None:
             with np.errstate(invalid="ignore"):  # inf - inf: not a number, and counted as such
-                draws = self.b.draws(name, stat) - factor * self.a.draws(name, stat)
-                point = self.b.point(name, stat) - factor * self.a.point(name, stat)
+                draws = self.b.draws(*of_b) - factor * self.a.draws(*of_a)
+                point = self.b.point(*of_b) - factor * self.a.point(*of_a)
             low, high = intervals.draws_interval(draws, point)
             figure.point, figure.low, figure.high = number(point), number(low), number(high)
         return figure
