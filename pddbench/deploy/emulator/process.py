@@ -50,9 +50,9 @@ def figures(clock: LiveClock) -> dict[str, float]:
         "cpu_s": time.process_time(),
         "rss_bytes": float(used.ru_maxrss * 1024),
         "timer_calls": float(late.count),
-        "timer_late_p50_ns": float(late.quantile_ns(0.5)),
-        "timer_late_p99_ns": float(late.quantile_ns(0.99)),
-        "timer_late_max_ns": float(late.max_ns),
+        "late_p50_ns": float(late.quantile_ns(0.5)),
+        "late_p99_ns": float(late.quantile_ns(0.99)),
+        "late_max_ns": float(late.max_ns),
         **_run_delay(),
     }
 
