@@ -93,7 +93,7 @@ async def test_whole_replies_models_health_and_metrics(deployment):
         async with session.get(f"{deployment.url}/metrics") as reply:
             assert 'pddbench_emulator_requests_total{outcome="ok"}' in await reply.text()
     names = {(process, metric) for process, metric, _ in await asyncio.to_thread(deployment.stats)}
-    assert {("router", "timer_late_p99_ns"), ("a", "timer_late_p99_ns"), ("a", "cpu_s")} <= names
+    assert {("router", "late_p99_ns"), ("a", "late_p99_ns"), ("a", "cpu_s")} <= names
 
 
 async def test_bad_requests_and_paths(deployment):
