@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import msgspec
+
+from pddbench.errors import InputError, suggest
+
+if TYPE_CHECKING:
+    from pddbench.workload.experiment import Wan
 
 
 class Link(msgspec.Struct, frozen=True):
@@ -29,3 +36,60 @@ class Link(msgspec.Struct, frozen=True):
     def flow_bytes_s(self) -> float:
         """What a single flow can reach, bytes a second."""
         return min(self.rate_mbit, self.flow_rate_mbit) * 1e6 / 8
+
+
+WINDOW_BYTES = 4 * 1024 * 1024  # default maximum of Linux's tcp_wmem: what one flow can have under way
+_LINE_MBIT = 10_000.0  # the lower end of the 10-100 Gbit/s a WAN line is said to have (CLAIMS C17)
+
+
+def window_mbit(one_way_ms: float, rate_mbit: float = _LINE_MBIT) -> float:
+    """What one TCP flow can reach: a window of 4 MiB each RTT, at most the line."""
+    if one_way_ms <= 0:
+        return rate_mbit
+    return min(rate_mbit, WINDOW_BYTES * 8 / (2 * one_way_ms * 1e3))
+
+
+# One-way delays: the profiles in CLAIMS.md. A flow's cap is its window / RTT; "national" is C1's 305 MB in 2.5 s, about
+# 1 Gbit/s, which is what the window gives too (1.1).
+PROFILES = {
+    "metro": Link(1.0, _LINE_MBIT, _LINE_MBIT, profile="metro"),
+    "regional": Link(5.0, _LINE_MBIT, round(window_mbit(5.0)), profile="regional"),
+    "national": Link(15.0, _LINE_MBIT, 1000.0, profile="national"),
+    "continental": Link(33.0, _LINE_MBIT, round(window_mbit(33.0)), profile="continental"),
+}
+DEFAULT_PROFILE = "national"
+
+_RANGES = {
+    "one_way_ms": (0.0, 1000.0),
+    "rate_mbit": (0.1, 1_000_000.0),
+    "flow_rate_mbit": (0.1, 1_000_000.0),
+    "loss_pct": (0.0, 50.0),
+    "jitter_ms": (0.0, 1000.0),
+}
+
+
+def resolve_link(wan: Wan, backend: str = "model") -> Link:
+    """The link of an experiment: its profile with the given figures put in. Raises `InputError`."""
+    given = {name: value for name in _RANGES if (value := getattr(wan, name)) is not None}
+    for name, value in given.items():
+        low, high = _RANGES[name]
+        if not low <= value <= high:
+            raise InputError(f"[wan] {name} = {value:g} is out of range: {low:g} to {high:g}")
+    link = msgspec.structs.replace(_base(wan, given), **given)
+    if backend == "model" and (link.loss_pct or link.jitter_ms):
+        raise InputError("[wan] loss_pct and jitter_ms need the netem or tun backend: the model backend has no packets")
+    if link.flow_rate_mbit > link.rate_mbit:
+        link = msgspec.structs.replace(link, flow_rate_mbit=link.rate_mbit)
+    return link
+
+
+def _base(wan: Wan, given: dict[str, float]) -> Link:
+    """The profile asked for, or what is known of a link of the given delay."""
+    if wan.profile is None and "one_way_ms" in given:
+        rate_mbit = given.get("rate_mbit", _LINE_MBIT)
+        return Link(given["one_way_ms"], rate_mbit, window_mbit(given["one_way_ms"], rate_mbit))
+    name = wan.profile or DEFAULT_PROFILE
+    if name not in PROFILES:
+        raise InputError(f"[wan] unknown profile {name!r}: {suggest(name, list(PROFILES))}")
+    changed = any(getattr(PROFILES[name], key) != value for key, value in given.items())
+    return msgspec.structs.replace(PROFILES[name], profile=f"{name}, changed" if changed else name)

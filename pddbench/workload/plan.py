@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections import Counter
+from collections.abc import Sequence
+
 import msgspec
+
+from pddbench.errors import InputError
+from pddbench.trace.contexts import Segment, contexts, cut
+from pddbench.trace.model import Row, Trace
+from pddbench.workload.arrival import session_starts_s
+from pddbench.workload.experiment import Workload
+
+NS = 1_000_000_000
 
 
 class PlannedRequest(msgspec.Struct, frozen=True):
@@ -31,10 +43,169 @@ class PlannedRequest(msgspec.Struct, frozen=True):
 
 
 class Plan(msgspec.Struct):
-    """All requests in trace order (donors and parents first), and what was done to the trace to get them."""
+    """All requests in trace order (donors and parents first), and what was done to the trace to get them.
+
+    Warm-up requests, if any, come last (they share no prefix with the measured ones) and are sent first.
+    """
 
     requests: list[PlannedRequest]
     timing: str
     sha256: str
-    counts: dict[str, int] = msgspec.field(default_factory=dict)  # clamped_outputs, negative_gaps, unknown_gaps, …
+    counts: dict[str, int] = msgspec.field(default_factory=dict)
     notes: list[str] = msgspec.field(default_factory=list)
+
+    @property
+    def measured(self) -> list[PlannedRequest]:
+        """The requests of phase `measure`."""
+        return [request for request in self.requests if request.phase == "measure"]
+
+
+def make_plan(trace: Trace, work: Workload) -> Plan:
+    """The plan of `work` on `trace`: who is sent when, after whom, sharing which tokens. Raises `InputError`."""
+    from pddbench.trace.hits import donor_indices, planned_hits
+
+    counts: Counter[str] = Counter()
+    notes: list[str] = []
+    rows = _limited(trace.rows, work.limit_requests, notes)
+    _check_rows(rows)
+    donors = donor_indices(rows)
+    hits = planned_hits(rows, "prompt")
+    starts = _start_times_ns(rows, work, notes)
+    index_of = {row.request_id: i for i, row in enumerate(rows)}
+    ids = [row.request_id for row in rows]
+    requests = []
+    for i, (row, path) in enumerate(zip(rows, contexts(rows, donors), strict=True)):
+        output = max(1, row.output_tokens)
+        counts["clamped_outputs"] += output != row.output_tokens
+        requests.append(
+            PlannedRequest(
+                index=i,
+                request_id=row.request_id,
+                session_id=row.session_id,
+                turn=row.turn,
+                kind=row.kind,
+                phase="measure",
+                parents=tuple(index_of[parent] for parent in row.parents),
+                start_ns=starts[i],
+                gap_ns=_gap_ns(row, work, counts),
+                prefix_of=donors[i],
+                prefix_tokens=row.prefix_tokens,
+                input_tokens=row.input_tokens,
+                output_tokens=output,
+                cached_tokens_planned=min(int(hits[i]), row.input_tokens - 1),
+                plan_sha256=request_sha256(cut(path, row.input_tokens), ids, output),
+            )
+        )
+    measured = len(requests)
+    requests += _warmups(requests, work)
+    counts["warmups"] = len(requests) - measured
+    digest = hashlib.sha256("".join(request.plan_sha256 for request in requests).encode()).hexdigest()
+    return Plan(requests, work.timing, digest, {k: v for k, v in counts.items() if v}, notes)
+
+
+def _limited(rows: list[Row], limit: int | None, notes: list[str]) -> list[Row]:
+    """The first `limit` rows, said aloud: a workload is never cut silently."""
+    if limit is None or limit >= len(rows):
+        return rows
+    kept = rows[:limit]
+    whole = Counter(row.session_id for row in rows)
+    cut_off = sum(whole[session] != n for session, n in Counter(row.session_id for row in kept).items())
+    notes.append(f"only the first {limit} of {len(rows)} requests of the trace; {cut_off} sessions cut short")
+    return kept
+
+
+def _check_rows(rows: list[Row]) -> None:
+    if not rows:
+        raise InputError("the trace has no requests: nothing to replay")
+    for row in rows:
+        if row.input_tokens < 1:
+            raise InputError(f"request {row.request_id!r} has no input tokens: a prompt needs at least one")
+
+
+def _start_times_ns(rows: list[Row], work: Workload, notes: list[str]) -> list[int | None]:
+    """Scheduled starts from t0: of roots, or of every row with `timing = "trace"`; None where parents decide."""
+    needs = [not row.parents or work.timing == "trace" for row in rows]
+    first: dict[str, float] = {}
+    for row, need in zip(rows, needs, strict=True):
+        if need and row.start_s is None:
+            raise InputError(
+                f"request {row.request_id!r} has no recorded start_s, which "
+                + ("a root needs" if not row.parents else "timing = 'trace' needs; use timing = 'think'")
+            )
+        if row.start_s is not None:
+            first[row.session_id] = min(first.get(row.session_id, row.start_s), row.start_s)
+    order = sorted(first, key=lambda session: first[session])
+    zero = first[order[0]] if order else 0.0
+    if zero > 0 and work.arrival == "trace":
+        notes.append(f"the recorded starts begin at {zero:g} s; the replay begins at once")
+    starts = dict(zip(order, session_starts_s(work, [first[s] - zero for s in order]), strict=True))
+
+    def start_ns(row: Row) -> int:
+        assert row.start_s is not None
+        inside = (row.start_s - first[row.session_id]) * work.time_scale
+        return round((starts[row.session_id] + inside) * NS)
+
+    return [start_ns(row) if need else None for row, need in zip(rows, needs, strict=True)]
+
+
+def _gap_ns(row: Row, work: Workload, counts: Counter[str]) -> int:
+    """Wall gap after the last parent: min(gap, idle cap) x time scale; unknown and negative ones are 0, counted."""
+    if not row.parents or work.timing != "think":
+        return 0
+    if row.gap_s is None:
+        counts["unknown_gaps"] += 1
+        return 0
+    if row.gap_s < 0:
+        counts["negative_gaps"] += 1
+        return 0
+    gap_s = row.gap_s
+    if work.idle_cap_s is not None and gap_s > work.idle_cap_s:
+        counts["capped_gaps"] += 1
+        gap_s = work.idle_cap_s
+    return round(gap_s * work.time_scale * NS)
+
+
+def request_sha256(prompt: Sequence[Segment], ids: Sequence[str], output_tokens: int) -> str:
+    """Identity of what is asked, before any salt: where each token comes from, and how many are wanted."""
+    parts = [f"{ids[seg.owner]}[{seg.start}:{seg.end}]" for seg in prompt]
+    return hashlib.sha256("\n".join([*parts, str(output_tokens)]).encode()).hexdigest()
+
+
+def _warmups(requests: list[PlannedRequest], work: Workload) -> list[PlannedRequest]:
+    """`work.warmups` requests of the lengths of the first ones, in tokens of their own: they warm code, not caches."""
+    out = []
+    for n in range(work.warmups):
+        like = requests[n % len(requests)]
+        index, name = len(requests) + n, f"warmup-{n}"
+        digest = request_sha256([Segment(0, 0, like.input_tokens)], [name], like.output_tokens)
+        out.append(
+            msgspec.structs.replace(
+                like,
+                index=index,
+                request_id=name,
+                session_id=name,
+                turn=0,
+                kind="warmup",
+                phase="warmup",
+                parents=(),
+                start_ns=0,
+                gap_ns=0,
+                prefix_of=-1,
+                prefix_tokens=0,
+                cached_tokens_planned=0,
+                plan_sha256=digest,
+            )
+        )
+    return out
+
+
+def planned_duration_s(plan: Plan) -> float:
+    """Experiment seconds the plan takes at least: starts and think times, without any service time."""
+    ends_ns: list[int] = []
+    for request in plan.requests:
+        if request.phase == "warmup":
+            continue
+        ready = max((ends_ns[parent] for parent in request.parents), default=0)
+        scheduled = request.start_ns if request.start_ns is not None else ready + request.gap_ns
+        ends_ns.append(max(scheduled, ready))
+    return max(ends_ns, default=0) / NS

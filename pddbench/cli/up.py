@@ -1,0 +1,94 @@
+"""`pddbench up ARM`: serve an emulated deployment as a live OpenAI endpoint until a signal."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pddbench import exitcodes
+
+if TYPE_CHECKING:
+    from pddbench.deploy.emulator.launch import Deployment
+    from pddbench.workload.experiment import Experiment
+
+_POLL_S = 1.0
+
+
+@click.command()
+@click.argument("arm", type=click.Choice(["baseline", "naive", "pdd"]))
+@click.option("--port", type=click.IntRange(0, 65535), default=0, show_default=True, help="0: any free port.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--speed", type=float, help="Model seconds a wall second.  [default: 1]")
+@click.option("--kv-scale", type=float, help="Divides the KV bytes really sent.  [default: 100]")
+@click.option("--wan", "backend", default="auto", show_default=True, help="auto, netem, tun or model.")
+@click.option("--wan-profile", help="metro, regional, national or continental.  [default: national]")
+@click.option("--one-way-ms", type=float, help="One-way delay of the link.")
+@click.option("--rate-mbit", type=float, help="Rate of the link.")
+@click.option("--flow-rate-mbit", type=float, help="What one TCP flow can reach.")
+@click.option("--threshold", "threshold_s", type=float, metavar="S",
+              help="pdd: predicted KV transfer time above which RLD is used.  [default: 0.2]")  # fmt: skip
+@click.option("--no-drc", is_flag=True, help="No decode-side radix cache: all KV crosses the WAN.")
+@click.option("--first-token-from-p", is_flag=True, help="naive: P sends the first token.")
+@click.option("--model", default=None, help="Whose KV size to emulate.  [default: deepseek-v3-fp8]")
+@click.option("--block-tokens", type=int, help="Block of the prefix caches.  [default: 64]")
+@click.option("--tokens-per-chunk", type=int, help="Tokens bundled in one SSE event.  [default: 1]")
+def up(arm: str, port: int, host: str, backend: str, **options: Any) -> int:
+    """Serve the emulated deployment ARM: baseline, naive or pdd."""
+    from pddbench.deploy.emulator.launch import launch
+    from pddbench.deploy.presets import emulator_spec, with_port
+
+    experiment = _experiment(arm, options)
+    spec = with_port(emulator_spec(experiment.arm[0], experiment, backend), host, port)
+    caught: list[int] = []
+    stop = threading.Event()
+
+    def on_signal(number: int, _: object) -> None:
+        caught.append(number)
+        stop.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, on_signal)
+    with launch(spec) as deployment:
+        _announce(deployment)
+        while not stop.wait(_POLL_S):
+            deployment.check()
+    return exitcodes.SIGINT if caught[0] == signal.SIGINT else exitcodes.SIGTERM
+
+
+def _experiment(arm: str, options: dict[str, Any]) -> Experiment:
+    """The one-arm experiment that the options stand for."""
+    from pddbench.workload.experiment import Arm, EmulatorOptions, Experiment, Wan, Workload
+
+    given = {name: value for name, value in options.items() if value is not None}
+    link = {name: given.pop(name) for name in ("one_way_ms", "rate_mbit", "flow_rate_mbit") if name in given}
+    wan = Wan(profile=given.pop("wan_profile", None), **link)
+    own = {"drc": not given.pop("no_drc"), "first_token_from_p": given.pop("first_token_from_p")}
+    return Experiment(
+        name="up",
+        workload=Workload(trace=""),
+        arm=[Arm(name=arm, emulated=arm, **own)],  # type: ignore[arg-type]
+        wan=wan,
+        emulator=EmulatorOptions(**given),
+    )
+
+
+def _announce(deployment: Deployment) -> None:
+    """A few lines: where it is, and what."""
+    from pddbench.deploy.presets import table
+
+    spec = deployment.spec
+    click.echo(f"{spec.arm} at {deployment.base_url} (model {spec.served_model!r}, KV of {spec.model.name})")
+    click.echo(
+        f"roles: {table(spec)}; speed {spec.speed:g}, KV bytes / {spec.kv_scale:g}, block {spec.block_tokens} tokens"
+    )
+    if spec.arm != "baseline":
+        link = spec.link
+        click.echo(
+            f"WAN: model, not packets: {link.profile}, {link.one_way_ms:g} ms one way, {link.rate_mbit:g} Mbit/s, "
+            f"a flow {link.flow_rate_mbit:g}; DRC {'on' if spec.drc else 'off'}"
+            + (f"; RLD when KV needs more than {spec.threshold_s:g} s" if spec.arm == "pdd" else "")
+        )
+    click.echo("Ctrl-C ends it")

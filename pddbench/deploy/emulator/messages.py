@@ -1,0 +1,144 @@
+"""What router, cluster A and cluster B say to each other (msgpack, tagged arrays)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+
+class _Message(msgspec.Struct, array_like=True, tag=True):
+    """A message; `rid` is the router's number of a request."""
+
+
+class Hello(_Message):
+    """First frame of a connection: what it is for (`router`, `control`, `kv`)."""
+
+    purpose: str
+
+
+class Submit(_Message):
+    """Router to A: a prompt (as its block hashes and seed) and how many tokens are wanted."""
+
+    rid: int
+    seed: int
+    prompt_tokens: int
+    max_tokens: int
+    hashes: list[int]
+
+
+class Cancel(_Message):
+    """Router to A: the client is gone."""
+
+    rid: int
+
+
+class Tokens(_Message):
+    """A or B to the router: tokens of one step, as (rid, index, token)."""
+
+    stage: str
+    rows: list[tuple[int, int, int]]
+
+
+class Finish(_Message):
+    """A or B to the router: a request is complete. `handoff` and `kv` as the `pdd` extension shows them."""
+
+    rid: int
+    cached_tokens: int
+    pipeline: str
+    eager: int
+    handoff: dict[str, Any] | None
+    kv: dict[str, Any] | None
+
+
+class Failed(_Message):
+    """A or B to the router: a request cannot be completed."""
+
+    rid: int
+    reason: str
+
+
+class KvArrived(_Message):
+    """A to B: the KV of a transfer is complete. It holds the blocks `hashes`, on top of a prefix ending in `base`.
+
+    `needs`: transfers that carry parts of that prefix. `mode`: `decode` (start, continuing from `ids`), `hold` (wait
+    for the hand-off) or `cache` (nobody waits for it). `started_s` is when A began to send, model time.
+    """
+
+    rid: int
+    transfer: int
+    mode: str
+    seed: int
+    max_tokens: int
+    cached_tokens: int
+    pipeline: str
+    started_s: float
+    kv_bytes: int
+    wire_bytes: int
+    needs: list[int]
+    base: int | None
+    hashes: list[int]
+    ids: list[int]
+
+
+class Ready(_Message):
+    """B to A: a transfer and all that it needs have arrived."""
+
+    rid: int
+    transfer: int
+
+
+class HandOff(_Message):
+    """A to B: the ids that RLD has produced; B recomputes their KV and goes on."""
+
+    rid: int
+    ids: list[int]
+
+
+class Drop(_Message):
+    """A to B: nobody waits for this request any more. Sent on the KV connection, so that it cannot overtake its KV."""
+
+    rid: int
+
+
+class Gone(_Message):
+    """A to B: a transfer will never arrive (and nothing needs it)."""
+
+    transfer: int
+
+
+class AskStats(_Message):
+    """Router to A or B: how are you?"""
+
+    number: int
+
+
+class Stats(_Message):
+    """A or B to the router: its figures."""
+
+    number: int
+    figures: dict[str, float]
+
+
+Message = (
+    Hello | Submit | Cancel | Tokens | Finish | Failed | KvArrived | Ready | HandOff | Drop | Gone | AskStats | Stats
+)
+FRAME_BYTES = 8  # two lengths before each message: its own and that of the filler after it
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
+
+
+def encode(message: Message) -> bytes:
+    """A message as bytes."""
+    return _encoder.encode(message)
+
+
+def decode(raw: bytes | bytearray | memoryview) -> Message:
+    """A message from its bytes."""
+    return _decoder.decode(raw)
+
+
+def framed_bytes(message: Message) -> int:
+    """What a message takes on the wire."""
+    return FRAME_BYTES + len(encode(message))

@@ -1,0 +1,312 @@
+"""The processes of a deployment: `python -m pddbench.deploy.emulator.process a|b|router`, spec as JSON on stdin.
+
+A process says where it listens by one JSON line on stdout, and ends when its stdin does: then its parent has died.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import gc
+import json
+import os
+import resource
+import struct
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from pddbench.deploy.emulator.cluster_a import ClusterA
+from pddbench.deploy.emulator.cluster_b import ClusterB
+from pddbench.deploy.emulator.liveclock import LiveClock
+from pddbench.deploy.emulator.messages import AskStats, Hello, KvArrived, Message, Stats
+from pddbench.deploy.emulator.spec import EmulatorSpec
+from pddbench.deploy.emulator.wire import Wire
+from pddbench.wan.fluid import FluidLink
+
+_PUMP_S = 0.005  # wall seconds between two lots of filler; arrival times are the link's and do not depend on it
+_SLICE_NS = 300_000  # halves the lateness of timers on a busy host (default slice: about 3 ms)
+INTERNAL_HOST = "127.0.0.1"
+
+
+class ProcessSpec(msgspec.Struct):
+    """What a process is told on its stdin. `ports`: of the clusters that are up already."""
+
+    deployment: EmulatorSpec
+    epoch_ns: int
+    ports: dict[str, int]
+
+
+def figures(clock: LiveClock) -> dict[str, float]:
+    """What every process reports of itself; lateness of timers in wall nanoseconds."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    late = clock.lateness
+    return {
+        "cpu_s": time.process_time(),
+        "rss_bytes": float(used.ru_maxrss * 1024),
+        "timer_calls": float(late.count),
+        "late_p50_ns": float(late.quantile_ns(0.5)),
+        "late_p99_ns": float(late.quantile_ns(0.99)),
+        "late_max_ns": float(late.max_ns),
+        **_run_delay(),
+    }
+
+
+def _run_delay() -> dict[str, float]:
+    """Seconds this process could run but had no core (Linux schedstat): lateness that is the host's, not its own."""
+    try:
+        return {"run_delay_s": int(Path("/proc/self/schedstat").read_text().split()[1]) / 1e9}
+    except (OSError, IndexError, ValueError):
+        return {}
+
+
+def lost(who: str) -> Callable[[], None]:
+    """What to do when a connection to another process breaks: a deployment with a part missing must not go on."""
+
+    def end() -> None:
+        sys.stderr.write(f"the connection to {who} was lost\n")
+        sys.stderr.flush()
+        os._exit(1)
+
+    return end
+
+
+class FilledLink:
+    """The fluid link, with KV as real filler bytes (model bytes / `kv_scale`) in pace with it."""
+
+    def __init__(self, spec: EmulatorSpec, clock: LiveClock, loop: asyncio.AbstractEventLoop) -> None:
+        self._fluid = FluidLink(spec.link, clock)
+        self._scale, self._loop = spec.kv_scale, loop
+        self._filled: dict[int, tuple[int, int]] = {}  # transfer -> (filler bytes sent, of how many)
+        self._pumping = False
+        self.wire: Wire | None = None
+        self.wire_bytes: dict[int, int] = {}  # of transfers that have arrived, until they are announced
+        self.sent_wire_bytes = 0
+        self.predict_s, self.remaining_s = self._fluid.predict_s, self._fluid.remaining_s
+
+    def send(self, flow_id: int, n_bytes: float, on_arrived: Callable[[], None]) -> None:
+        """See `wan.fluid.FluidLink.send`."""
+        self._filled[flow_id] = (0, max(1, round(n_bytes / self._scale)))
+        self._fluid.send(flow_id, n_bytes, lambda: self._arrived(flow_id, on_arrived))
+        if not self._pumping:
+            self._pumping = True
+            self._loop.call_later(_PUMP_S, self._pump)
+
+    def cancel(self, flow_id: int) -> None:
+        """See `wan.fluid.FluidLink.cancel`."""
+        self._fluid.cancel(flow_id)
+        self._filled.pop(flow_id, None)
+
+    def _pump(self) -> None:
+        for flow_id, (_, total) in list(self._filled.items()):
+            self._fill(flow_id, min(total, int(self._fluid.sent_bytes(flow_id) / self._scale)))
+        self._pumping = bool(self._filled)
+        if self._pumping:
+            self._loop.call_later(_PUMP_S, self._pump)
+
+    def _fill(self, flow_id: int, upto: int) -> None:
+        filled, total = self._filled[flow_id]
+        if upto > filled and self.wire is not None:
+            self.wire.send_filler(upto - filled)
+            self.sent_wire_bytes += upto - filled
+            self._filled[flow_id] = (upto, total)
+
+    def _arrived(self, flow_id: int, on_arrived: Callable[[], None]) -> None:
+        total = self._filled[flow_id][1]
+        self._fill(flow_id, total)
+        del self._filled[flow_id]
+        self.wire_bytes[flow_id] = total
+        on_arrived()
+
+
+class ProcessA:
+    """Cluster A: one connection from the router, two to B (control, KV)."""
+
+    def __init__(self, spec: ProcessSpec, loop: asyncio.AbstractEventLoop) -> None:
+        self._spec, self._loop = spec, loop
+        deployment = spec.deployment
+        self.clock = LiveClock(loop, deployment.speed, spec.epoch_ns)
+        self._link = None if deployment.arm == "baseline" else FilledLink(deployment, self.clock, loop)
+        self._router: Wire | None = None
+        self._control: Wire | None = None
+        self._cluster = ClusterA(
+            deployment, self.clock, self._link, self._to_router, self._to_b, self._to_b_kv, deployment.link.rtt_s / 2
+        )
+
+    async def start(self) -> int:
+        """Connect to B and listen for the router; returns the port."""
+        if self._link is not None:
+            self._control = await connect(self._loop, self._spec.ports["b"], "control", self._on_message, "cluster B")
+            self._link.wire = await connect(self._loop, self._spec.ports["b"], "kv", self._on_message, "cluster B")
+        return await listen(self._loop, lambda: Wire(self._on_message, lost("the router")))
+
+    def _on_message(self, wire: Wire, message: Message) -> None:
+        if isinstance(message, Hello):
+            self._router = wire
+        elif isinstance(message, AskStats):
+            wire.send(Stats(message.number, self._figures()))
+        else:
+            self.clock.enter(self._cluster.on_message, message)
+
+    def _to_router(self, message: Message) -> None:
+        assert self._router is not None
+        self._router.send(message)
+
+    def _to_b(self, message: Message) -> None:
+        assert self._control is not None
+        self._control.send(message)
+
+    def _to_b_kv(self, message: Message) -> None:
+        """On the KV connection, behind the filler that stands for the KV."""
+        assert self._link is not None and self._link.wire is not None
+        if isinstance(message, KvArrived):
+            message.wire_bytes = self._link.wire_bytes.pop(message.transfer)
+        self._link.wire.send(message)
+
+    def _figures(self) -> dict[str, float]:
+        out = figures(self.clock) | {"kv_sent_bytes": float(self._cluster.kv_sent_bytes)}
+        if self._link is not None:
+            out["kv_sent_wire_bytes"] = float(self._link.sent_wire_bytes)
+        return out | decoder_figures(self._cluster.decoder)
+
+
+class ProcessB:
+    """Cluster B: connections from A (control, KV) and from the router."""
+
+    def __init__(self, spec: ProcessSpec, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        deployment = spec.deployment
+        self.clock = LiveClock(loop, deployment.speed, spec.epoch_ns)
+        self._wires: dict[str, Wire] = {}
+        self._cluster = ClusterB(deployment, self.clock, self._to_router, self._to_a, deployment.link.rtt_s / 2)
+
+    async def start(self) -> int:
+        """Listen for A and the router; returns the port."""
+        return await listen(self._loop, lambda: Wire(self._on_message, lost("cluster A or the router")))
+
+    def _on_message(self, wire: Wire, message: Message) -> None:
+        if isinstance(message, Hello):
+            self._wires[message.purpose] = wire
+        elif isinstance(message, AskStats):
+            wire.send(Stats(message.number, self._figures()))
+        else:
+            self.clock.enter(self._cluster.on_message, message)
+
+    def _to_router(self, message: Message) -> None:
+        self._wires["router"].send(message)
+
+    def _to_a(self, message: Message) -> None:
+        self._wires["control"].send(message)
+
+    def _figures(self) -> dict[str, float]:
+        wire_bytes = self._wires["kv"].filler_received_bytes if "kv" in self._wires else 0
+        received = {"kv_received_bytes": self._cluster.kv_received_bytes, "kv_received_wire_bytes": wire_bytes}
+        return figures(self.clock) | {k: float(v) for k, v in received.items()} | decoder_figures(self._cluster.decoder)
+
+
+def decoder_figures(decoder: Any) -> dict[str, float]:
+    """Tokens, steps and the largest batch of a cluster's decode instances."""
+    if decoder is None:
+        return {}
+    return {
+        "tokens": float(decoder.tokens),
+        "steps": float(decoder.steps),
+        "peak_batch": float(decoder.peak_batch),
+    }
+
+
+async def connect(
+    loop: asyncio.AbstractEventLoop, port: int, purpose: str, on_message: Callable[[Wire, Message], None], who: str
+) -> Wire:
+    """A connection to another process, introduced by its purpose."""
+    _, wire = await loop.create_connection(lambda: Wire(on_message, lost(who)), INTERNAL_HOST, port)
+    wire.send(Hello(purpose))
+    return wire
+
+
+async def listen(loop: asyncio.AbstractEventLoop, factory: Callable[[], Wire]) -> int:
+    """Listen on a free port."""
+    server = await loop.create_server(factory, INTERNAL_HOST, 0)
+    port: int = server.sockets[0].getsockname()[1]
+    return port
+
+
+def _end_with_parent(loop: asyncio.AbstractEventLoop) -> None:
+    """Exit when stdin ends: whoever held its other end is gone, however it went."""
+
+    def read() -> None:
+        if not os.read(sys.stdin.fileno(), 4096):
+            os._exit(0)
+
+    loop.add_reader(sys.stdin.fileno(), read)
+
+
+def _end_on_error(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """A cluster whose state machine failed must not go on: its answers could be wrong."""
+    error = context.get("exception")
+    sys.stderr.write("".join(traceback.format_exception(error)) if error else f"{context.get('message')}\n")
+    sys.stderr.flush()
+    os._exit(1)
+
+
+def _ask_for_short_slices() -> None:
+    """Ask the scheduler for short, early turns (Linux 6.12: the slice of a fair task; no privileges). Best effort."""
+    number = {"x86_64": 314, "aarch64": 274}.get(os.uname().machine)
+    if sys.platform == "linux" and number is not None:
+        attributes = struct.pack("IIQiIQQQ", 48, 0, 0, 0, 0, _SLICE_NS, 0, 0)
+        ctypes.CDLL(None, use_errno=True).syscall(number, 0, attributes, 0)
+
+
+async def _serve(role: str, spec: ProcessSpec) -> None:
+    loop = asyncio.get_running_loop()
+    _end_with_parent(loop)
+    if role == "router":
+        from pddbench.deploy.emulator.router import RouterProcess
+
+        process: Any = RouterProcess(spec, loop)
+    else:
+        loop.set_exception_handler(_end_on_error)
+        process = {"a": ProcessA, "b": ProcessB}[role](spec, loop)
+    try:
+        ready = {"port": await process.start()}
+    except OSError as error:
+        ready = {"error": error.strerror or str(error), "errno": error.errno}
+    gc.collect()
+    gc.freeze()  # what is loaded stays: later collections look at requests only
+    gc.set_threshold(50_000, 20, 100)
+    sys.stdout.write(json.dumps(ready) + "\n")
+    sys.stdout.flush()
+    await asyncio.Event().wait()
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory
+
+
+def main() -> None:
+    """Run one process until its stdin ends."""
+    role = sys.argv[1]
+    if role == "router":
+        import aiohttp.web  # noqa: F401  (while the clusters start: the spec comes when they listen)
+        import numpy  # noqa: F401
+    line = sys.stdin.buffer.readline()
+    if not line:
+        return  # the parent ended before it said anything
+    spec = msgspec.json.decode(line, type=ProcessSpec)
+    _ask_for_short_slices()
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        runner.run(_serve(role, spec))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,299 @@
+"""The router: a live OpenAI endpoint before the clusters. It reads and hashes a prompt once and relays the answer."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+import msgspec
+from aiohttp import web
+
+from pddbench.deploy.emulator import openai
+from pddbench.deploy.emulator.blocks import block_hashes
+from pddbench.deploy.emulator.liveclock import LiveClock
+from pddbench.deploy.emulator.messages import AskStats, Cancel, Failed, Finish, Message, Stats, Submit, Tokens
+from pddbench.deploy.emulator.reply import Piece, Reply
+from pddbench.deploy.emulator.spec import EmulatorSpec
+from pddbench.deploy.emulator.tokens import text_of
+from pddbench.deploy.emulator.wire import Wire
+
+if TYPE_CHECKING:
+    from pddbench.deploy.emulator.process import ProcessSpec
+
+BODY_LIMIT_BYTES = 64 << 20
+_STATS_TIMEOUT_S = 5.0
+_BEACON_S = 0.010  # wall: the router has no timers of its own, so it watches one
+_Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class Live:
+    """One request at the router: its reply so far, and where it goes."""
+
+    def __init__(self, request: openai.Request, chunks: openai.Chunks, tokens_per_chunk: int) -> None:
+        self.request, self._chunks, self._per_chunk = request, chunks, tokens_per_chunk
+        self.reply = Reply(request.max_tokens)
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.all_tokens: list[int] = []
+        self.error = ""
+        self._held: list[Piece] = []  # tokens waiting for their chunk to be full
+        self._transport: asyncio.Transport | None = None
+        self._before: list[bytes] = []  # written before the headers were out
+
+    def attach(self, transport: asyncio.Transport) -> None:
+        """The headers are out: events go straight to the transport (chunked framing by hand, no task a token)."""
+        self._transport = transport
+        for event in self._before:
+            self._write(event)
+        self._before = []
+
+    def token(self, stage: str, index: int, token: int) -> None:
+        """A token arrives from a cluster."""
+        for piece in self.reply.accept(stage, index, token):
+            if self.request.stream:
+                self._hold(piece)
+            else:
+                self.all_tokens.append(piece[2])
+        self.close_if_complete()
+
+    def _hold(self, piece: Piece) -> None:
+        """A chunk leaves when it is full, with the first token, and before the stage changes."""
+        if self._held and self._held[-1][0] != piece[0]:
+            self._flush()
+        self._held.append(piece)
+        last = piece[1] + 1 == self.request.max_tokens
+        full = len(self._held) >= self._per_chunk or piece[1] == 0
+        if last and not self.request.include_usage:
+            return  # waits for the closing figures, which ride in the same chunk
+        if last or full:
+            self._flush(close=last)
+
+    def _flush(self, finish: Finish | None = None, close: bool = False) -> None:
+        self._write(self._chunks.tokens(self._held, finish, close))
+        self._held = []
+
+    def close_if_complete(self) -> None:
+        """All is there: the closing events."""
+        finish = self.reply.finish
+        if finish is None or not self.reply.complete or self.done.done():
+            return
+        if self.request.stream:
+            if self._held:
+                self._flush(finish, close=True)
+            if self.request.include_usage:
+                self._write(self._chunks.usage(self.request, finish))
+            self._write(openai.DONE)
+        self.done.set_result(None)
+
+    def fail(self, reason: str) -> None:
+        """It cannot be completed: an error in the stream, never a silently wrong one."""
+        if not self.done.done():
+            self.error = reason
+            if self.request.stream:
+                self._write(self._chunks.error(reason))
+            self.done.set_result(None)
+
+    def _write(self, event: bytes) -> None:
+        if self._transport is None:
+            self._before.append(event)
+        elif not self._transport.is_closing():
+            self._transport.write(b"%x\r\n%b\r\n" % (len(event), event))
+
+
+class RouterProcess:
+    """The router process: HTTP towards clients, one connection to each cluster."""
+
+    def __init__(self, spec: ProcessSpec, loop: asyncio.AbstractEventLoop) -> None:
+        self._spec, self._loop = spec, loop
+        self._deployment: EmulatorSpec = spec.deployment
+        self.clock = LiveClock(loop, self._deployment.speed, spec.epoch_ns)
+        self._wires: dict[str, Wire] = {}
+        self._live: dict[int, Live] = {}
+        self._asked: dict[int, asyncio.Future[dict[str, float]]] = {}
+        self._rids = self._questions = 0
+        self._started = int(time.time())
+        self._counts: Counter[str] = Counter()
+        self._tokens: Counter[str] = Counter()
+        self._pipelines: Counter[str] = Counter()
+        self._parse_s = 0.0
+
+    async def start(self) -> int:
+        """Connect to the clusters and serve HTTP; returns the port."""
+        from pddbench.deploy.emulator.process import connect
+
+        for name, port in self._spec.ports.items():
+            who = f"cluster {name.upper()}"
+            self._wires[name] = await connect(self._loop, port, "router", self._on_message, who)
+        app = web.Application(client_max_size=BODY_LIMIT_BYTES, middlewares=[_json_errors])
+        app.router.add_post("/v1/completions", self._completions)
+        app.router.add_post("/v1/chat/completions", self._chat)
+        app.router.add_get("/v1/models", self._models)
+        app.router.add_get("/health", self._health)
+        app.router.add_get("/stats", self._stats)
+        app.router.add_get("/metrics", self._metrics)
+        runner = web.AppRunner(app, access_log=None, handler_cancellation=True, read_bufsize=1 << 20)
+        await runner.setup()
+        site = web.TCPSite(runner, self._deployment.host, self._deployment.port, backlog=1024)
+        await site.start()
+        self._beacon(self.clock.now())
+        port_served: int = runner.addresses[0][1]
+        return port_served
+
+    def _beacon(self, due_s: float) -> None:
+        due_s = max(due_s, self.clock.now()) + _BEACON_S * self._deployment.speed
+        self.clock.call_at(due_s, self._beacon, due_s)
+
+    def _on_message(self, _: Wire, message: Message) -> None:
+        if isinstance(message, Tokens):
+            self._on_tokens(message)
+        elif isinstance(message, Finish):
+            live = self._live.get(message.rid)
+            if live is not None:
+                live.reply.finish = message
+                live.close_if_complete()
+        elif isinstance(message, Failed):
+            live = self._live.get(message.rid)
+            if live is not None:
+                live.fail(message.reason)
+        elif isinstance(message, Stats):
+            self._asked.pop(message.number).set_result(message.figures)
+
+    def _on_tokens(self, message: Tokens) -> None:
+        self._tokens[message.stage] += len(message.rows)
+        for rid, index, token in message.rows:
+            live = self._live.get(rid)
+            if live is not None:
+                try:
+                    live.token(message.stage, index, token)
+                except ValueError as error:
+                    live.fail(str(error))
+
+    async def _completions(self, http: web.Request) -> web.StreamResponse:
+        return await self._answer(http, chat=False)
+
+    async def _chat(self, http: web.Request) -> web.StreamResponse:
+        return await self._answer(http, chat=True)
+
+    async def _answer(self, http: web.Request, chat: bool) -> web.StreamResponse:
+        """One request, from its body to its last byte; a client that leaves takes its work along."""
+        raw = await http.read()
+        started = time.perf_counter()
+        try:
+            request = openai.parse(raw, chat)
+        except openai.BadRequest as error:
+            return _error(400, str(error))
+        self._rids += 1
+        rid, created = self._rids, int(time.time())
+        hashes, seed = block_hashes(request.ids, self._deployment.block_tokens)
+        submit = Submit(rid, seed, len(request.ids), request.max_tokens, hashes)
+        reply_id = f"{'chatcmpl' if chat else 'cmpl'}-{rid}"
+        chunks = openai.Chunks(request, reply_id, self._deployment.served_model, created)
+        live = self._live[rid] = Live(request, chunks, self._deployment.tokens_per_chunk)
+        self._parse_s += time.perf_counter() - started
+        self._wires["a"].send(submit)
+        outcome = "cancelled"
+        try:
+            if request.stream:
+                response = await self._stream(http, live, chunks)
+            else:
+                response = await self._whole(live, reply_id, created)
+            outcome = "error" if live.error else "ok"
+            return response
+        finally:
+            self._end(rid, live, outcome)
+
+    def _end(self, rid: int, live: Live, outcome: str) -> None:
+        del self._live[rid]
+        self._counts[outcome] += 1
+        if live.reply.finish is not None:
+            self._pipelines[live.reply.finish.pipeline] += 1
+        if outcome != "ok":
+            self._wires["a"].send(Cancel(rid))
+
+    async def _stream(self, http: web.Request, live: Live, chunks: openai.Chunks) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store"})
+        response.enable_chunked_encoding()
+        await response.prepare(http)
+        await response.write(chunks.opening())  # the headers leave with it
+        if http.transport is not None:
+            live.attach(http.transport)
+        await live.done
+        await response.write_eof()
+        return response
+
+    async def _whole(self, live: Live, reply_id: str, created: int) -> web.Response:
+        await live.done
+        finish = live.reply.finish
+        if live.error or finish is None:
+            return _error(500, live.error, "server_error")
+        text = text_of(live.all_tokens)
+        body = openai.whole(live.request, reply_id, self._deployment.served_model, created, text, finish)
+        return web.Response(body=body, content_type="application/json")
+
+    async def _models(self, _: web.Request) -> web.Response:
+        spec = self._deployment
+        pdd = {
+            "emulated": spec.arm,
+            "speed": spec.speed,
+            "block_tokens": spec.block_tokens,
+            "kv_scale": spec.kv_scale,
+            "wan": spec.wan_backend,
+        }
+        entry = {
+            "id": spec.served_model,
+            "object": "model",
+            "created": self._started,
+            "owned_by": "pddbench",
+            "pdd": pdd,
+        }
+        return _json({"object": "list", "data": [entry]})
+
+    async def _health(self, _: web.Request) -> web.Response:
+        return _json({"status": "ok", "emulated": self._deployment.arm})
+
+    async def _stats(self, _: web.Request) -> web.Response:
+        return _json(await self._all_figures())
+
+    async def _metrics(self, _: web.Request) -> web.Response:
+        from pddbench.deploy.emulator.metrics import prometheus
+
+        text = prometheus(await self._all_figures(), self._counts, self._tokens, self._pipelines, len(self._live))
+        return web.Response(text=text, content_type="text/plain")
+
+    async def _all_figures(self) -> dict[str, dict[str, float]]:
+        """What router, A and B report of themselves."""
+        from pddbench.deploy.emulator.process import figures
+
+        own = figures(self.clock) | {"requests": float(self._rids), "in_flight": float(len(self._live))}
+        own |= {"parse_s": self._parse_s} | {f"requests_{name}": float(n) for name, n in self._counts.items()}
+        own |= {f"tokens_{stage}": float(n) for stage, n in self._tokens.items()}
+        out = {"router": own}
+        for name, wire in self._wires.items():
+            self._questions += 1
+            future = self._asked[self._questions] = self._loop.create_future()
+            wire.send(AskStats(self._questions))
+            out[name] = await asyncio.wait_for(future, _STATS_TIMEOUT_S)
+        return out
+
+
+def _json(value: object) -> web.Response:
+    return web.Response(body=msgspec.json.encode(value), content_type="application/json")
+
+
+def _error(status: int, message: str, kind: str = "invalid_request_error") -> web.Response:
+    return web.Response(status=status, body=openai.error_body(message, kind), content_type="application/json")
+
+
+@web.middleware
+async def _json_errors(request: web.Request, handler: _Handler) -> web.StreamResponse:
+    """Errors of the HTTP layer, as OpenAI shows them."""
+    try:
+        return await handler(request)
+    except web.HTTPRequestEntityTooLarge:
+        return _error(413, f"the body is larger than {BODY_LIMIT_BYTES >> 20} MiB")
+    except web.HTTPNotFound:
+        return _error(404, "there is no such path here: see /v1/models, /v1/completions and /v1/chat/completions")
+    except web.HTTPMethodNotAllowed as error:
+        return _error(405, f"this path takes {', '.join(sorted(error.allowed_methods))}")

@@ -1,0 +1,145 @@
+"""Chips, models and roles of the emulated deployments, each figure with its source, and an arm's spec made of them.
+
+The laws come from public measurements listed in CLAIMS.md. They are not those of one machine: prefill was measured
+with MiniMax-M2.5 on 8xH200, decode with DeepSeek-R1 on H20. An emulator built on them checks mechanisms and arithmetic,
+never the chips. Chips A and B differ in price only: TTFT claims need the same decode chip in all arms, and no source
+gives the decode law of a second chip (scaling by memory bandwidth, 4.8 / 4.0 TB/s, would be an assumption).
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from pddbench.deploy.emulator.spec import Chip, EmulatorSpec, Model, RoleSpec
+from pddbench.errors import InputError, suggest
+from pddbench.wan.backends import choose
+from pddbench.wan.link import resolve_link
+from pddbench.workload.experiment import Arm, Experiment
+
+# Extend-decode. What rides in the decode step, by roofline: 2 x 37e9 active parameters (R1) / (8 x 148 TFLOPS (H20),
+# half of it achieved: an assumption) = 125 us an id. Fixed part: recompute of 100 tokens took 305 ms in the mean with
+# sd 4.8 (C10), so nearly all of it does not depend on the number of ids: 305 - 100 x 0.125 = 292.5 ms, which the other
+# streams do not wait for.
+_EXTEND_E1_S = 2 * 37e9 / (8 * 148e12 * 0.5)
+_EXTEND_E0_S = 0.305 - 100 * _EXTEND_E1_S
+
+_SOURCE = (
+    "prefill T(u) = 0.395 + 1.47e-5 u + 1.91e-10 u^2 s, MiniMax-M2.5 on 8xH200 (fit +-5%); "
+    "decode 21.4 + 0.91 batch ms, R1 on H20; "
+    "extend-decode: 305 ms for 100 ids (C10) and 2 x 37e9 FLOP an id at half of 8 x 148 TFLOPS"
+)
+
+
+def _chip(name: str) -> Chip:
+    return Chip(
+        name=name,
+        prefill_a_s=0.395,
+        prefill_b_s=1.47e-5,
+        prefill_c_s=2 * 1.91e-10,  # c u (h + u/2) is 1.91e-10 u^2 without a prefix
+        decode_c0_s=21.4e-3,
+        decode_c1_s=0.91e-3,
+        extend_e0_s=_EXTEND_E0_S,
+        extend_e1_s=_EXTEND_E1_S,
+        source=_SOURCE,
+    )
+
+
+CHIPS = {name: _chip(name) for name in ("A", "B")}
+
+_MODELS = (
+    Model("deepseek-v3-fp8", 40_016, source="DeepSeek-V3, MLA KV in FP8"),
+    Model("deepseek-v3-bf16", 70_272, source="DeepSeek-V3/R1, Kimi-K2: MLA KV in bf16"),
+    Model("deepseek-v3.2-fp8", 48_068, source="DeepSeek-V3.2: FP8 KV and index"),
+    Model("qwen3-235b", 192_512, source="Qwen3-235B"),
+    Model("qwen3-32b", 262_144, source="Qwen3-32B"),
+    Model("glm-4.5", 376_832, source="GLM-4.5"),
+    Model("minimax-m2", 253_952, source="MiniMax-M2"),
+    Model("hybrid-1t", 17_100, 180e6, source="hybrid 1T models: S(n) = 180 MB + 17.1 KB n"),
+)
+MODELS = {model.name: model for model in _MODELS}
+
+ROLES = {
+    "baseline": {"P": ("A", 4), "D": ("A", 4)},
+    "naive": {"P": ("A", 4), "D": ("B", 4)},
+    "pdd": {"P": ("A", 4), "RLD": ("A", 1), "MD": ("B", 4)},
+}
+
+_LIMITS = {
+    "speed": (0.001, 1000.0),
+    "kv_scale": (1.0, 1e9),
+    "threshold_s": (0.0, 1e6),
+    "block_tokens": (1, 1 << 20),
+    "tokens_per_chunk": (1, 1 << 20),
+}
+
+
+def emulator_spec(arm: Arm, experiment: Experiment, wan_backend: str = "auto") -> EmulatorSpec:
+    """The deployment that an emulated arm of an experiment asks for. Raises `InputError` naming arm and field."""
+    if arm.emulated is None:
+        raise InputError(f"arm {arm.name!r} is not an emulated one: it has a base_url")
+    options = experiment.emulator
+    names = ("speed", "kv_scale", "threshold_s", "drc", "tokens_per_chunk")
+    chosen = {name: getattr(options, name) if (own := getattr(arm, name)) is None else own for name in names}
+    chosen["block_tokens"] = options.block_tokens if arm.block_tokens is None else arm.block_tokens
+    _check_limits(arm.name, chosen)
+    backend = choose(wan_backend)
+    return EmulatorSpec(
+        arm=arm.emulated,
+        roles=_roles(arm, experiment),
+        model=_model(options.model),
+        link=resolve_link(experiment.wan, backend),
+        first_token_from_p=_first_token_from_p(arm, options.first_token_from_p),
+        wan_backend=backend,
+        served_model=arm.model or "emulated",
+        **chosen,
+    )
+
+
+def _check_limits(name: str, chosen: dict[str, float]) -> None:
+    for key, (low, high) in _LIMITS.items():
+        if not low <= chosen[key] <= high:
+            raise InputError(f"arm {name!r}: {key} = {chosen[key]:g} is out of range: {low:g} to {high:g}")
+
+
+def _model(name: str) -> Model:
+    if name not in MODELS:
+        raise InputError(f"[emulator] unknown model {name!r}: {suggest(name, list(MODELS))}")
+    return MODELS[name]
+
+
+def _first_token_from_p(arm: Arm, default: bool) -> bool:
+    if arm.first_token_from_p and arm.emulated != "naive":
+        raise InputError(f"arm {arm.name!r}: first_token_from_p is a variant of naive only")
+    own = arm.first_token_from_p
+    return arm.emulated == "naive" and (default if own is None else own)
+
+
+def _roles(arm: Arm, experiment: Experiment) -> dict[str, RoleSpec]:
+    """The arm's roles: its preset, with those it names put in their place."""
+    assert arm.emulated is not None
+    roles = dict(ROLES[arm.emulated])
+    for name, role in arm.roles.items():
+        if name not in roles:
+            raise InputError(f"arm {arm.name!r} has no role {name!r}: {suggest(name, list(roles))}")
+        roles[name] = (role.chip, role.count)
+    return {name: _role(arm.name, name, chip, count, experiment) for name, (chip, count) in roles.items()}
+
+
+def _role(arm: str, role: str, chip: str, count: int, experiment: Experiment) -> RoleSpec:
+    if chip not in CHIPS:
+        raise InputError(f"arm {arm!r}, role {role}: unknown chip {chip!r}: {suggest(chip, list(CHIPS))}")
+    if not 1 <= count <= 10_000:
+        raise InputError(f"arm {arm!r}, role {role}: count = {count} is out of range: 1 to 10000")
+    if experiment.cost.chips and chip not in experiment.cost.chips:
+        raise InputError(f"arm {arm!r}, role {role}: [cost] chips has no price for chip {chip!r}")
+    return RoleSpec(CHIPS[chip], count)
+
+
+def table(spec: EmulatorSpec) -> str:
+    """One line on an arm's roles: `P 4xA, RLD 1xA, MD 4xB`."""
+    return ", ".join(f"{name} {role.count}x{role.chip.name}" for name, role in spec.roles.items())
+
+
+def with_port(spec: EmulatorSpec, host: str, port: int) -> EmulatorSpec:
+    """The same deployment, served at a given address."""
+    return msgspec.structs.replace(spec, host=host, port=port)

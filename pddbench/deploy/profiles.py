@@ -1,0 +1,33 @@
+"""Target profiles: which fields an engine takes, how to pin the output length, and its prefix-cache block."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+
+class Profile(msgspec.Struct, frozen=True):
+    """How to speak to one kind of server. `pin` are the fields that make it produce exactly `max_tokens` tokens.
+
+    `min_tokens`: the server takes that field too. `block_tokens`: default block of its prefix cache, tokens; None:
+    not known. `chat_limit`: name of the output limit on /v1/chat/completions.
+    """
+
+    name: str
+    pin: dict[str, Any] = {}
+    min_tokens: bool = False
+    block_tokens: int | None = None
+    chat_limit: str = "max_tokens"
+    source: str = ""
+
+
+_ALL = (
+    Profile("openai", chat_limit="max_completion_tokens", source="OpenAI API reference: no way to pin the length"),
+    Profile("vllm", {"ignore_eos": True}, True, 16, source="vLLM docs: sampling parameters; default --block-size 16"),
+    Profile("sglang", {"ignore_eos": True}, True, 1, source="SGLang docs: sampling parameters; default page size 1"),
+    Profile("dynamo", {"ignore_eos": True}, True, None, source="Dynamo docs: OpenAI frontend common extensions"),
+    Profile("llamacpp", {"ignore_eos": True, "cache_prompt": True}, False, 1, source="llama.cpp server README"),
+    Profile("emulated", {"ignore_eos": True}, source="pddbench's own emulator: always produces max_tokens"),
+)
+PROFILES = {profile.name: profile for profile in _ALL}

@@ -1,0 +1,225 @@
+"""The HTTP client: aiohttp, set up so that it neither queues, retries, follows, decompresses nor times out unasked."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import time
+from types import SimpleNamespace
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import aiohttp
+from aiohttp import payload
+
+from pddbench import __version__
+from pddbench.errors import InputError
+from pddbench.replay.exchange import Exchange, Target
+from pddbench.text import printable, redact_url
+
+READ_BUFFER_BYTES = 1 << 20
+MAX_RESPONSE_BYTES = 1 << 30
+MAX_ERROR_BODY_BYTES = 64 << 10
+_SECRET_HEADER = re.compile(r"auth|key|token|secret|cookie|password", re.IGNORECASE)
+
+
+class _Body(payload.BytesPayload):
+    """A JSON body of any size, written in one go (aiohttp warns above 1 MiB; long prompts of ids are longer)."""
+
+    def __init__(self, body: bytes) -> None:
+        super().__init__(b"", content_type="application/json")
+        self._value = body
+        self._size = len(body)
+
+
+class HttpClient:
+    """Posts bodies to one target and keeps every read with its stamp; a `Transport`. Use inside a running loop."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        parts = urlsplit(target.url)
+        self._where = f"{parts.hostname}:{parts.port or (443 if parts.scheme == 'https' else 80)}"
+        self._headers = _headers(target)
+        self._secrets = _secrets(self._headers)
+        keep: dict[str, Any] = {"keepalive_timeout": target.keep_alive_s}
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(
+                limit=0, ttl_dns_cache=300, **(keep if target.keep_alive_s > 0 else {"force_close": True})
+            ),
+            timeout=aiohttp.ClientTimeout(total=None, connect=None, sock_connect=None, sock_read=None),
+            cookie_jar=aiohttp.DummyCookieJar(),  # a load balancer's cookie would pin all requests to one server
+            read_bufsize=READ_BUFFER_BYTES,
+            trust_env=target.trust_env,
+            trace_configs=[_connection_stamps()],
+            auto_decompress=False,
+        )
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._session.close()
+
+    async def perform(self, exchange: Exchange, body: bytes, request_id: str) -> None:
+        """See `Transport.perform`."""
+        stall = _StallTimer(exchange, self._target.stall_timeout_s)
+        try:
+            await self._perform(exchange, body, request_id)
+        except asyncio.CancelledError:
+            if not stall.expired:
+                exchange.ending, exchange.error = "cancelled", "stopped while in flight"
+                raise
+            stall.task.uncancel()
+            exchange.ending = "timeout"
+            exchange.error = f"no byte for {self._target.stall_timeout_s:g} s"
+            if exchange.sent_ns is None:
+                exchange.error = f"no connection to {self._where} within {self._target.stall_timeout_s:g} s"
+        except (aiohttp.ClientError, OSError) as error:
+            exchange.ending = "connection" if exchange.status is None else "broken"
+            exchange.error = self._hide(self._sentence(error, exchange))
+        finally:
+            exchange.end_ns = time.monotonic_ns()
+            stall.cancel()
+
+    async def _perform(self, exchange: Exchange, body: bytes, request_id: str) -> None:
+        async with self._session.post(
+            self._target.url,
+            data=_Body(body),
+            headers={**self._headers, "X-Request-Id": quote(request_id, safe="!#$&'()*+,/:;=?@[] ")},
+            allow_redirects=False,
+            trace_request_ctx=exchange,
+        ) as response:
+            exchange.headers_ns = exchange.last_byte_ns = time.monotonic_ns()
+            exchange.content_type = self._hide(response.headers.get("Content-Type", ""))[:200]
+            exchange.location = self._hide(response.headers.get("Location", ""))[:1000]
+            exchange.status = response.status
+            exchange.changed = True
+            if 200 <= response.status < 300:
+                await _keep_reads(response, exchange)
+            else:
+                await self._keep_error(response, exchange)
+
+    async def _keep_error(self, response: aiohttp.ClientResponse, exchange: Exchange) -> None:
+        """The beginning of an error's body, with our own credential taken out should the server repeat it."""
+        exchange.ending = "eof"
+        parts: list[bytes] = []
+        try:
+            while sum(map(len, parts)) < MAX_ERROR_BODY_BYTES and (data := await response.content.readany()):
+                exchange.last_byte_ns = time.monotonic_ns()
+                parts.append(data)
+            if not response.content.at_eof():
+                response.close()
+        finally:
+            if parts:
+                body = b"".join(parts)[:MAX_ERROR_BODY_BYTES]
+                for secret in self._secrets:
+                    body = body.replace(secret.encode(), b"***")
+                exchange.reads.append((exchange.last_byte_ns, body))
+
+    def _hide(self, text: str) -> str:
+        for secret in self._secrets:
+            text = text.replace(secret, "***")
+        return text
+
+    def _sentence(self, error: Exception, exchange: Exchange) -> str:
+        """What went wrong with the connection, for a person."""
+        detail = printable(str(error), 160) or type(error).__name__
+        if isinstance(error, (aiohttp.ClientConnectorCertificateError, aiohttp.ClientSSLError)):
+            return f"TLS with {self._where} failed: {detail}"
+        if isinstance(error, aiohttp.ClientConnectorError):
+            reason = error.os_error.strerror or str(error.os_error)
+            return f"cannot connect to {self._where}: {printable(reason, 120)}"
+        if exchange.status is not None:
+            return f"the stream broke off: {detail}"
+        if isinstance(error, aiohttp.ClientResponseError):
+            return f"the answer of {self._where} is not HTTP: {detail}"
+        kind = "a reused connection" if exchange.reused else "the connection"
+        return f"{self._where} closed {kind} before it answered ({detail})"
+
+
+async def _keep_reads(response: aiohttp.ClientResponse, exchange: Exchange) -> None:
+    """The hot path: every read as it came, with its stamp."""
+    readany = response.content.readany
+    keep = exchange.reads.append
+    now_ns = time.monotonic_ns
+    n_bytes = 0
+    while data := await readany():
+        exchange.last_byte_ns = t_ns = now_ns()
+        keep((t_ns, data))
+        n_bytes += len(data)
+        if n_bytes > MAX_RESPONSE_BYTES:
+            response.close()
+            exchange.ending, exchange.error = "too_large", f"the answer is larger than {MAX_RESPONSE_BYTES} bytes"
+            return
+    exchange.ending = "eof"
+
+
+class _StallTimer:
+    """Cancels the current task when no byte came for `timeout_s`. Looks once a period, costs nothing a byte."""
+
+    def __init__(self, exchange: Exchange, timeout_s: float) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self.task = task
+        self.expired = False
+        self._exchange = exchange
+        self._timeout_ns = round(timeout_s * 1e9)
+        self._loop = asyncio.get_running_loop()
+        self._handle = self._loop.call_later(timeout_s, self._look)
+
+    def _look(self) -> None:
+        left_ns = self._exchange.last_byte_ns + self._timeout_ns - time.monotonic_ns()
+        if left_ns > 0:
+            self._handle = self._loop.call_later(left_ns / 1e9, self._look)
+        else:
+            self.expired = True
+            self.task.cancel()
+
+    def cancel(self) -> None:
+        """The exchange has ended."""
+        self._handle.cancel()
+
+
+def _connection_stamps() -> aiohttp.TraceConfig:
+    """Stamps the moment a connection is ready for a request, new or used before."""
+
+    async def ready(_session: aiohttp.ClientSession, context: SimpleNamespace, params: object) -> None:
+        exchange = context.trace_request_ctx
+        exchange.sent_ns = exchange.last_byte_ns = time.monotonic_ns()
+        exchange.reused = isinstance(params, aiohttp.TraceConnectionReuseconnParams)
+        exchange.changed = True
+
+    config = aiohttp.TraceConfig()
+    config.on_connection_reuseconn.append(ready)
+    config.on_connection_create_end.append(ready)
+    return config
+
+
+def _headers(target: Target) -> dict[str, str]:
+    """All headers of a request; the credential is read from the environment here, and lives only in memory."""
+    headers = {
+        "Content-Type": "application/json",
+        "Accept": "text/event-stream",
+        "Accept-Encoding": "identity",
+        "User-Agent": f"pddbench/{__version__}",
+    }
+    if target.api_key_env:
+        key = os.environ.get(target.api_key_env, "").strip()
+        if not key:
+            raise InputError(f"the environment variable {target.api_key_env} (api_key_env) is not set or empty")
+        headers["Authorization"] = f"Bearer {key}"
+    headers |= target.headers
+    for name, value in headers.items():
+        if not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", name) or re.search(r"[\r\n\0]", value):
+            raise InputError(f"header {printable(name, 40)!r} has characters that cannot be sent")
+    return headers
+
+
+def _secrets(headers: dict[str, str]) -> list[str]:
+    """Header values that must never be seen: those of headers whose names say so, whole and without `Bearer`."""
+    values = [value for name, value in headers.items() if _SECRET_HEADER.search(name)]
+    return [secret for value in values for secret in (value, value.rpartition(" ")[2]) if len(secret) >= 4]
+
+
+def where(target: Target) -> str:
+    """The target for a person: its URL without credentials."""
+    return redact_url(target.url)

@@ -1,0 +1,368 @@
+"""The replay engine: sends every planned request when it is due, keeps what comes back, loses none of them.
+
+Sessions are not tasks: a request becomes one when it is due, so that ten thousand sessions in thought cost nothing.
+Nothing is parsed while the run is on; raw reads and stamps go to the spool.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Literal
+
+from pddbench.errors import WorldError
+from pddbench.replay import frames
+from pddbench.replay.bodies import AHEAD_NS, BodyStore
+from pddbench.replay.brake import Brake
+from pddbench.replay.exchange import Exchange, Target, Transport
+from pddbench.replay.health import HealthMonitor
+from pddbench.replay.pace import Deadline, Pacer
+from pddbench.replay.schedule import Schedule, Times
+from pddbench.replay.spool import SpoolWriter
+from pddbench.replay.stream import Facts, Read, interpret
+from pddbench.workload.plan import Plan
+
+LEAD_NS = 50_000_000  # from the choice of t0 to t0: what is due at once is then not late
+FLUSH_NS = 25_000_000
+FLUSH_PARTS = 20  # a part of the streams every 25 ms: each of them twice a second
+
+
+@dataclass
+class Counts:
+    """How far a run is. `failed` are those that ended without a 2xx answer read to its end."""
+
+    planned: int = 0
+    sent: int = 0
+    in_flight: int = 0
+    done: int = 0
+    failed: int = 0
+    not_sent: int = 0
+
+
+@dataclass
+class ReplayJob:
+    """What to send where. `bodies(i)` is the encoded body of request i; `speed` experiment ns a wall ns.
+
+    `progress` is called about twice a second. `stop`, once set, ends the run: what is in flight is cancelled, what
+    is left is recorded as not sent. `transport` makes the client (default: `client.HttpClient`).
+    """
+
+    plan: Plan
+    target: Target
+    bodies: Callable[[int], bytes]
+    spool: SpoolWriter
+    speed: float = 1.0
+    on_parent_failure: Literal["continue", "abandon"] = "continue"
+    progress: Callable[[Counts], None] | None = None
+    stop: asyncio.Event | None = None
+    transport: Callable[[Target], Transport] | None = None
+
+
+@dataclass
+class ReplayEnd:
+    """How a run ended. `late_bodies`: encoded only when due; `t0_ns` on CLOCK_MONOTONIC."""
+
+    status: Literal["complete", "interrupted"]
+    t0_ns: int | None
+    counts: Counts = field(default_factory=Counts)
+    late_bodies: int = 0
+    exact_timer: bool = True
+
+
+async def replay(job: ReplayJob) -> ReplayEnd:
+    """Run a plan against a target. Every planned request ends up in the spool, sent or not."""
+    return await _Engine(job).run()
+
+
+@contextmanager
+def quiet_gc() -> Iterator[None]:
+    """No garbage collection: what is loaded is set aside, and the collector's earlier state comes back after."""
+    was_enabled = gc.isenabled()
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+        if was_enabled:
+            gc.enable()
+
+
+class _Engine:
+    """One run. Request states: open (known), waiting (has times), in flight, recorded."""
+
+    def __init__(self, job: ReplayJob) -> None:
+        self._job = job
+        self._plan = job.plan
+        self._spool = job.spool
+        self._loop = asyncio.get_running_loop()
+        self._pacer = Pacer(self._loop)
+        self._bodies = BodyStore(job.bodies)
+        self._brake = Brake(job.target.max_start_rate, job.target.max_concurrency)
+        self._transport = (job.transport or _default_transport)(job.target)
+        self._counts = Counts(planned=len(job.plan.requests))
+        self._schedule = Schedule(job.plan, (), job.speed)
+        self._open: set[int] = set(range(len(job.plan.requests)))
+        self._left = 0
+        self._waiting: dict[int, tuple[Times, Deadline]] = {}
+        self._flying: dict[int, Exchange] = {}
+        self._to_flush: deque[Exchange] = deque()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._kept: dict[int, list[Read]] = {}
+        self._over = asyncio.Event()
+        self._interrupted = False
+        self._fatal: BaseException | None = None
+        self._next_root = 0
+        self._next_ahead = 0
+        self._ticks = 0
+
+    async def run(self) -> ReplayEnd:
+        """Warm up, measure, record the rest."""
+        requests = self._plan.requests
+        warmup = [request.index for request in requests if request.phase == "warmup"]
+        measure = [request.index for request in requests if request.phase != "warmup"]
+        helpers = [self._loop.create_task(self._bodies.run()), self._loop.create_task(self._watch_stop())]
+        t0_ns, exact_timer = None, self._pacer.exact
+        with quiet_gc():
+            self._pacer.call_at(time.monotonic_ns() + FLUSH_NS, self._flush_some)
+            try:
+                await self._phase(warmup)
+                t0_ns = await self._phase(measure, measured=True)
+                self._record_rest()
+            finally:
+                await self._shut(helpers)
+        if self._fatal is not None:
+            raise self._fatal
+        status: Literal["complete", "interrupted"] = "interrupted" if self._interrupted else "complete"
+        self._write(frames.Closed(status))
+        self._show()
+        return ReplayEnd(status, t0_ns, self._counts, self._bodies.late, exact_timer)
+
+    async def _phase(self, indices: Sequence[int], measured: bool = False) -> int | None:
+        """Send these requests and wait for the last to end; returns the phase's zero (None: it never began)."""
+        if not indices:
+            return None
+        self._schedule = schedule = Schedule(self._plan, indices, self._job.speed)
+        self._left, self._next_root, self._next_ahead = len(indices), 0, 0
+        await self._bodies.prepare(i for i in schedule.roots[:1000] if schedule.root_times(i).due_ns < AHEAD_NS)
+        if self._stopped():
+            return None
+        self._over.clear()
+        t0_ns = schedule.t0_ns = time.monotonic_ns() + LEAD_NS
+        health = None
+        if measured:
+            self._write(frames.Zero(t0_ns))
+            health = HealthMonitor(self._pacer, lambda: len(self._flying), self._write)
+        self._look_ahead()
+        self._arm_root()
+        await self._over.wait()
+        if self._stopped():
+            await self._abort()
+        if health is not None:
+            health.stop()
+        return t0_ns
+
+    def _stopped(self) -> bool:
+        return self._interrupted or self._fatal is not None
+
+    def _write(self, frame: frames.Frame) -> None:
+        """To the spool; when that cannot be written the run ends, and says so."""
+        try:
+            self._spool.write(frame)
+        except WorldError as error:
+            self._fail(error)
+
+    # --- starting
+
+    def _look_ahead(self) -> None:
+        """Order the bodies of the roots that are due soon, and look again when the next one is."""
+        roots, now_ns = self._schedule.roots, time.monotonic_ns()
+        while self._next_ahead < len(roots):
+            index = roots[self._next_ahead]
+            due_ns = self._schedule.root_times(index).due_ns
+            if due_ns - AHEAD_NS > now_ns:
+                self._pacer.call_at(due_ns - AHEAD_NS, self._look_ahead)
+                return
+            self._bodies.expect(index, due_ns)
+            self._next_ahead += 1
+
+    def _arm_root(self) -> None:
+        """Only the next root waits in the pacer."""
+        roots = self._schedule.roots
+        if self._next_root < len(roots) and not self._stopped():
+            index = roots[self._next_root]
+            self._next_root += 1
+            self._wait(index, self._schedule.root_times(index), self._start_root)
+
+    def _wait(self, index: int, times: Times, start: Callable[[int], None]) -> None:
+        self._waiting[index] = times, self._pacer.call_at(times.due_ns, lambda: start(index))
+
+    def _start_root(self, index: int) -> None:
+        self._start(index)
+        self._arm_root()
+
+    def _start(self, index: int) -> None:
+        """A request is due."""
+        times, _ = self._waiting[index]
+        task = self._loop.create_task(self._send(index, times))
+        self._tasks.add(task)
+        task.add_done_callback(self._task_done)
+
+    def _task_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._fail(error)
+
+    # --- one request
+
+    async def _send(self, index: int, times: Times) -> None:
+        """Wait for the brakes, hand the body over, and record what happened."""
+        held_ns = 0 if self._brake.free else await self._brake.wait()
+        try:
+            if self._stopped():
+                return
+            exchange, body = self._hand_over(index, times, held_ns)
+            try:
+                await self._transport.perform(exchange, body, self._plan.requests[index].request_id)
+            finally:
+                self._land(exchange)
+        finally:
+            self._brake.done()
+
+    def _hand_over(self, index: int, times: Times, held_ns: int) -> tuple[Exchange, bytes]:
+        body, sha256, late = self._bodies.take(index)
+        exchange = Exchange(index, time.monotonic_ns())
+        del self._waiting[index]
+        self._flying[index] = exchange
+        self._to_flush.append(exchange)
+        self._counts.sent += 1
+        self._write(
+            frames.Handed(
+                index, exchange.handed_ns, times.scheduled_ns, times.ready_ns, times.due_ns, held_ns, sha256, late
+            )
+        )
+        for child in self._schedule.children.get(index, ()):
+            self._bodies.expect(child)
+        return exchange, body
+
+    def _land(self, exchange: Exchange) -> None:
+        """An exchange has ended, well or not: record it and release those who waited for it."""
+        index = exchange.index
+        if exchange.ending is None:  # an error of ours, about to end the run
+            exchange.ending, exchange.error = "cancelled", "the run failed"
+        end_ns = exchange.end_ns if exchange.end_ns is not None else time.monotonic_ns()
+        self._flush(exchange)
+        self._write(frames.Ended(index, end_ns, exchange.ending, exchange.error))
+        del self._flying[index]
+        self._counts.done += 1
+        good = exchange.ending == "eof" and exchange.status is not None and exchange.status < 300
+        self._counts.failed += not good
+        if self._job.on_parent_failure == "abandon" and not self._answered_well(exchange):
+            for child in self._schedule.drop(index):
+                self._not_sent(child, "parent_failed")
+        else:
+            self._release(index, end_ns)
+        self._recorded(index)
+
+    def _release(self, index: int, end_ns: int) -> None:
+        if self._stopped():
+            return
+        for child, times in self._schedule.release(index, end_ns):
+            self._bodies.expect(child, times.due_ns)
+            self._wait(child, times, self._start)
+
+    def _answered_well(self, exchange: Exchange) -> bool:
+        """Whether the answer was `ok`; only asked (and only then parsed during the run) to abandon sessions."""
+        assert exchange.ending is not None
+        facts = Facts(exchange.ending, exchange.status, exchange.content_type)
+        return interpret(self._kept.pop(exchange.index, []), facts).outcome == "ok"
+
+    # --- recording
+
+    def _recorded(self, index: int) -> None:
+        self._open.discard(index)
+        self._left -= 1
+        if self._left == 0:
+            self._over.set()
+
+    def _not_sent(self, index: int, reason: str) -> None:
+        times, deadline = self._waiting.pop(index, (None, None))
+        if deadline is not None:
+            deadline.cancel()
+        stamps = (times.scheduled_ns, times.ready_ns, times.due_ns) if times else (None, None, None)
+        self._write(frames.NotSent(index, reason, *stamps))
+        self._counts.not_sent += 1
+        self._bodies.forget(index)
+        self._recorded(index)
+
+    def _record_rest(self) -> None:
+        """Everything that is still open was not sent."""
+        if self._fatal is None:
+            for index in sorted(self._open):
+                self._not_sent(index, "interrupted" if self._interrupted else "run_ended")
+
+    def _flush(self, exchange: Exchange) -> None:
+        if self._job.on_parent_failure == "abandon":
+            self._kept.setdefault(exchange.index, []).extend(exchange.reads)
+        try:
+            self._spool.flush_exchange(exchange)
+        except WorldError as error:
+            self._fail(error)
+
+    def _flush_some(self) -> None:
+        """Reads of a part of the streams go to the spool; the parts take turns so that no flush is long."""
+        for _ in range(-(-len(self._to_flush) // FLUSH_PARTS)):
+            exchange = self._to_flush.popleft()
+            if exchange.ending is None:
+                self._flush(exchange)
+                self._to_flush.append(exchange)
+        self._ticks += 1
+        if self._ticks % FLUSH_PARTS == 0:
+            self._show()
+        self._pacer.call_at(time.monotonic_ns() + FLUSH_NS, self._flush_some)
+
+    def _show(self) -> None:
+        self._counts.in_flight = len(self._flying)
+        if self._job.progress is not None:
+            self._job.progress(self._counts)
+
+    # --- stopping
+
+    async def _watch_stop(self) -> None:
+        if self._job.stop is not None:
+            await self._job.stop.wait()
+            self._interrupted = True
+            self._over.set()
+
+    def _fail(self, error: BaseException) -> None:
+        """Something of our own failed (the spool cannot be written, say): the run ends."""
+        if self._fatal is None:
+            self._fatal = error
+        self._over.set()
+
+    async def _abort(self) -> None:
+        """Cancel what is in flight and wait until it is recorded."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _shut(self, helpers: list[asyncio.Task[None]]) -> None:
+        self._pacer.close()
+        for helper in helpers:
+            helper.cancel()
+        await asyncio.gather(*helpers, return_exceptions=True)
+        await self._abort()
+        await self._transport.close()
+
+
+def _default_transport(target: Target) -> Transport:
+    from pddbench.replay.client import HttpClient
+
+    return HttpClient(target)

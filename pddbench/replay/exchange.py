@@ -1,0 +1,89 @@
+"""One request and its raw answer, and what a transport must do: the seam between aiohttp and anything faster."""
+
+from __future__ import annotations
+
+import re
+from typing import Protocol
+from urllib.parse import urlsplit, urlunsplit
+
+import msgspec
+
+from pddbench.errors import InputError
+from pddbench.replay.stream import Ending, Read
+
+
+class Target(msgspec.Struct, frozen=True, kw_only=True):
+    """Where requests go. `url` is the full one (`endpoint_url`); the credential is named, never held.
+
+    `keep_alive_s`: an idle connection older than that is not used again. It must lie clearly below the servers' own
+    limit (1 s and more are common), or a request may meet a connection that is just being closed.
+    """
+
+    url: str
+    headers: dict[str, str] = {}
+    api_key_env: str | None = None
+    stall_timeout_s: float = 300.0
+    max_start_rate: float | None = None
+    max_concurrency: int | None = None
+    keep_alive_s: float = 0.5
+    trust_env: bool = False
+
+
+class Exchange:
+    """What happened to one request: raw reads and stamps (CLOCK_MONOTONIC ns), nothing interpreted.
+
+    `handed_ns` is when the engine gave it to the transport; `sent_ns` when a connection was ready and the bytes
+    began to leave; `headers_ns` when the head of the response was there. `changed` tells the spool to note them.
+    """
+
+    __slots__ = (
+        "changed", "content_type", "end_ns", "ending", "error", "handed_ns", "headers_ns", "index", "last_byte_ns",
+        "location", "reads", "reused", "sent_ns", "status",
+    )  # fmt: skip
+
+    def __init__(self, index: int, handed_ns: int) -> None:
+        self.index = index
+        self.handed_ns = handed_ns
+        self.sent_ns: int | None = None
+        self.reused = False
+        self.headers_ns: int | None = None
+        self.status: int | None = None
+        self.content_type = ""
+        self.location = ""
+        self.reads: list[Read] = []
+        self.last_byte_ns = handed_ns
+        self.end_ns: int | None = None
+        self.ending: Ending | None = None
+        self.error: str | None = None
+        self.changed = False
+
+
+class Transport(Protocol):
+    """Sends bodies and keeps what comes back. It never retries, follows nothing, and interprets nothing."""
+
+    async def perform(self, exchange: Exchange, body: bytes, request_id: str) -> None:
+        """Send `body` and fill `exchange` until its `ending` is set. Cancelled: the ending is `cancelled`."""
+
+    async def close(self) -> None:
+        """Close all connections."""
+
+
+def endpoint_url(base_url: str, endpoint: str) -> str:
+    """The full URL of an endpoint; `/v1` is never doubled, and any path and query of the base are kept."""
+    parts = urlsplit(base_url if "://" in base_url else "http://" + base_url)
+    if parts.scheme not in ("http", "https"):
+        raise InputError(f"base URL: scheme {parts.scheme!r} cannot be used, give http:// or https://")
+    try:
+        host, _ = parts.hostname, parts.port
+    except ValueError as error:
+        raise InputError(f"base URL: {error}") from None
+    if not host:
+        raise InputError("base URL has no host: give one like http://127.0.0.1:8000/v1")
+    path = parts.path.rstrip("/")
+    wanted = "/" + endpoint.strip("/")
+    if path.endswith(wanted):
+        wanted = ""
+    version = re.match(r"/v\d+(?=/)", wanted)
+    if version and path.endswith(version.group()):
+        wanted = wanted[version.end() :]
+    return urlunsplit((parts.scheme, parts.netloc, path + wanted, parts.query, ""))

@@ -1,0 +1,127 @@
+"""The frames of a spool: what is written while a run is on, one after the other, and read back after it.
+
+A frame is a 9-byte head (length of its payload, kind, index of the request) and a msgpack array. All stamps are wall
+CLOCK_MONOTONIC nanoseconds, not yet relative to t0 nor multiplied by an emulator's speed.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import msgspec
+
+HEAD = struct.Struct(">IBI")
+NO_INDEX = 0xFFFFFFFF
+VERSION = 1
+
+
+class Opened(msgspec.Struct, array_like=True):
+    """First frame: which run this is, when it was opened on both clocks."""
+
+    arm: str
+    repeat: int
+    requests: int
+    utc_ns: int
+    monotonic_ns: int
+    version: int = VERSION
+
+
+class Zero(msgspec.Struct, array_like=True):
+    """The run's t0: the measured requests' times count from here."""
+
+    t0_ns: int
+
+
+class Handed(msgspec.Struct, array_like=True):
+    """A request was given to the transport, with its times until then. `late_body`: encoded only when it was due."""
+
+    index: int
+    handed_ns: int
+    scheduled_ns: int
+    ready_ns: int
+    due_ns: int
+    throttle_wait_ns: int
+    body_sha256: str
+    late_body: bool
+
+
+class Answered(msgspec.Struct, array_like=True):
+    """What is known of an exchange besides its body; the last such frame of a request counts."""
+
+    index: int
+    sent_ns: int | None
+    reused: bool
+    headers_ns: int | None
+    status: int | None
+    content_type: str
+    location: str
+
+
+class Reads(msgspec.Struct, array_like=True):
+    """Reads of a body in order: (t_ns, bytes) or (t_ns, bytes, kernel_ns)."""
+
+    index: int
+    reads: list[tuple[Any, ...]]
+
+
+class Ended(msgspec.Struct, array_like=True):
+    """The exchange is over."""
+
+    index: int
+    end_ns: int
+    ending: str
+    error: str | None
+
+
+class NotSent(msgspec.Struct, array_like=True):
+    """A planned request that was never sent, why, and the times it got to."""
+
+    index: int
+    reason: str
+    scheduled_ns: int | None
+    ready_ns: int | None
+    due_ns: int | None
+
+
+class Health(msgspec.Struct, array_like=True):
+    """A sample of the client's own health over the interval that ends at `t_ns`."""
+
+    t_ns: int
+    loop_lag_ns: list[int]
+    cpu_share: float
+    run_delay_ns: int | None
+    rss_bytes: int | None
+    in_flight: int
+
+
+class Closed(msgspec.Struct, array_like=True):
+    """Last frame: the run came to its end (`complete`) or was stopped by a signal (`interrupted`)."""
+
+    status: str
+
+
+Frame = Opened | Zero | Handed | Answered | Reads | Ended | NotSent | Health | Closed
+KINDS: tuple[type[msgspec.Struct], ...] = (Opened, Zero, Handed, Answered, Reads, Ended, NotSent, Health, Closed)
+_KIND_OF = {frame: kind for kind, frame in enumerate(KINDS, start=1)}
+_DECODERS = {kind: msgspec.msgpack.Decoder(frame) for kind, frame in enumerate(KINDS, start=1)}
+_encode = msgspec.msgpack.Encoder().encode
+
+
+def pack(frame: Frame) -> bytes:
+    """A frame as bytes."""
+    payload = _encode(frame)
+    return HEAD.pack(len(payload), _KIND_OF[type(frame)], getattr(frame, "index", NO_INDEX)) + payload
+
+
+def kind_of(frame: type[msgspec.Struct]) -> int:
+    """The number a kind of frame has in a spool."""
+    return _KIND_OF[frame]
+
+
+def unpack(kind: int, payload: bytes | memoryview) -> Any:
+    """A frame from its kind and payload. Raises `msgspec.MsgspecError` when it is not one."""
+    decoder = _DECODERS.get(kind)
+    if decoder is None:
+        raise msgspec.DecodeError(f"frame of unknown kind {kind}")
+    return decoder.decode(payload)

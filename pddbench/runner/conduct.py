@@ -1,0 +1,102 @@
+"""The flow of `pddbench run` and `pddbench replay`, from an experiment to an exit code."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from pddbench import exitcodes
+from pddbench.errors import InputError
+from pddbench.runner import consent, describe, manifest
+from pddbench.runner.order import fresh_salts
+from pddbench.runner.prepare import Prepared, prepare
+from pddbench.workload.experiment import Experiment
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """What the command line says about a run, besides the experiment itself."""
+
+    out: Path | None = None
+    force: bool = False
+    dry_run: bool = False
+    wan: str = "auto"
+    yes: bool = False
+    max_cost: float | None = None
+    allow: tuple[str, ...] = ()
+    strict: bool = False
+    as_json: bool = False
+    quiet: bool = False
+
+
+def conduct(experiment: Experiment, options: RunOptions) -> int:
+    """Prepare, agree, run every arm, save, answer; returns the exit code. Raises `PddbenchError`."""
+    from pddbench.analyze.check import parse_checks
+    from pddbench.analyze.trust import check_names
+
+    experiment.allow = [*experiment.allow, *options.allow]
+    check_names(experiment.allow)
+    parse_checks(experiment.check, [arm.name for arm in experiment.arm])
+    prepared = prepare(experiment, options.wan)
+    if options.dry_run:
+        _show_plan(prepared, options, to_stderr=False)
+        return exitcodes.GOOD
+    _show_plan(prepared, options, to_stderr=True)
+    consent.ask(prepared, yes=options.yes, max_cost=options.max_cost)
+    folder = make_folder(options.out or default_folder(experiment.name), options.force)
+    return _run_and_answer(prepared, folder, options)
+
+
+def _show_plan(prepared: Prepared, options: RunOptions, *, to_stderr: bool) -> None:
+    """The plan for a person on stderr before a run; on stdout, JSON if asked, for a dry run."""
+    if not to_stderr and options.as_json:
+        click.echo(msgspec.json.format(msgspec.json.encode(describe.planned(prepared)), indent=2).decode())
+    elif not (to_stderr and options.quiet):
+        for line in describe.lines(prepared):
+            click.echo(line, err=to_stderr)
+
+
+def default_folder(name: str) -> Path:
+    """`results/<name>-<UTC>` under the current folder."""
+    return Path("results") / f"{name}-{datetime.now(UTC).strftime('%Y%m%dT%H%M%SZ')}"
+
+
+def make_folder(folder: Path, force: bool) -> Path:
+    """A new, empty run folder. An existing one is an error (2) unless `force`, which replaces run folders only."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        if not force:
+            raise InputError(f"{folder} already exists: choose another --out, or --force to replace that run")
+        if not (folder / manifest.FILE).is_file():
+            raise InputError(f"{folder} exists and is not a run folder: --force replaces run folders only")
+        shutil.rmtree(folder)
+    try:
+        (folder / "spool").mkdir(parents=True, exist_ok=True)
+        for name in ("requests", "events", "server", "health"):
+            (folder / name).mkdir(exist_ok=True)
+        probe = folder / ".writable"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise InputError(f"cannot write to {folder}: {error.strerror}; choose another --out") from None
+    return folder
+
+
+def _run_and_answer(prepared: Prepared, folder: Path, options: RunOptions) -> int:
+    """Traffic and what comes of it: the manifest exists from the first moment and is completed at the end."""
+    from pddbench.report.answer import answer
+    from pddbench.runner.execute import execute
+
+    salts = fresh_salts(prepared.experiment.workload.repeats)
+    facts: dict[str, Any] = manifest.build(prepared, salts)
+    manifest.write(folder, facts)
+    signal_code = execute(prepared, folder, facts, salts, quiet=options.quiet)
+    facts["finished_utc"] = manifest.utc_now()
+    manifest.write(folder, facts)
+    codes = [signal_code] if signal_code else []
+    return exitcodes.worst([*codes, answer(folder, strict=options.strict, as_json=options.as_json)])

@@ -1,0 +1,183 @@
+"""Everything that can be known before traffic: the plan, the arms as they will be driven, tokens, cost, duration."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit, urlunsplit
+
+from pddbench.deploy.profiles import PROFILES, Profile
+from pddbench.errors import InputError
+from pddbench.runner.order import cache_domain, palindromic
+from pddbench.trace.model import Trace
+from pddbench.workload.experiment import Arm, Experiment
+from pddbench.workload.load import arm_speed
+from pddbench.workload.plan import Plan, make_plan, planned_duration_s
+
+if TYPE_CHECKING:
+    from pddbench.deploy.emulator.spec import EmulatorSpec
+
+_LOOPBACK = ("localhost", "::1")
+
+
+@dataclass
+class ArmSetup:
+    """One arm as it will be driven. `url` is None for an emulated arm until it is up."""
+
+    arm: Arm
+    profile: Profile
+    chat: bool
+    token_ids: bool
+    speed: float
+    block_tokens: int | None
+    url: str | None = None
+    spec: EmulatorSpec | None = None
+    overhead_tokens: int = 0
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The arm's name."""
+        return self.arm.name
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """Body fields besides prompt and limit, the arm's own `extra_body` last."""
+        return {**self.pin, **self.arm.extra_body}
+
+    pin: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Prepared:
+    """An experiment ready to run: what will be sent to whom, in which order."""
+
+    experiment: Experiment
+    trace: Trace
+    trace_sha256: str
+    plan: Plan
+    arms: list[ArmSetup]
+    wan_backend: str
+    wan: dict[str, Any]
+
+    @property
+    def order(self) -> list[tuple[str, int]]:
+        """(arm, repeat) in order of execution."""
+        return palindromic([setup.name for setup in self.arms], self.experiment.workload.repeats)
+
+    @property
+    def speed(self) -> float:
+        """Experiment seconds a wall second; one for all arms."""
+        return self.arms[0].speed
+
+    def tokens(self) -> tuple[int, int]:
+        """Input and output tokens of one arm over all repeats."""
+        repeats = self.experiment.workload.repeats
+        return (
+            sum(request.input_tokens for request in self.plan.requests) * repeats,
+            sum(request.output_tokens for request in self.plan.requests) * repeats,
+        )
+
+    def cost(self) -> float | None:
+        """What the endpoints with known token prices will charge for all repeats; None without any price."""
+        tokens_in, tokens_out = self.tokens()
+        bills = [
+            (setup.arm.cost_per_mtok_input or 0.0) * tokens_in / 1e6
+            + (setup.arm.cost_per_mtok_output or 0.0) * tokens_out / 1e6
+            for setup in self.arms
+            if setup.arm.cost_per_mtok_input is not None or setup.arm.cost_per_mtok_output is not None
+        ]
+        return sum(bills) if bills else None
+
+    def remote_hosts(self) -> list[str]:
+        """Hosts that are not this machine's loopback, where load may cost somebody money."""
+        hosts = {urlsplit(setup.arm.base_url).hostname or "" for setup in self.arms if setup.arm.base_url}
+        return sorted(host for host in hosts if not is_loopback(host))
+
+    def duration_s(self) -> float:
+        """Wall seconds all runs take at least: schedules and think times, without service times."""
+        return planned_duration_s(self.plan) / self.speed * len(self.order)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a URL's host is this machine's loopback."""
+    import ipaddress
+
+    if host in _LOOPBACK:
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def prepare(experiment: Experiment, wan: str = "auto") -> Prepared:
+    """Read the trace, make the plan and set up the arms. Raises `InputError`; sends nothing."""
+    from pddbench.trace.read import read_trace, sha256_of
+    from pddbench.wan.backends import choose
+    from pddbench.wan.link import resolve_link
+
+    work = experiment.workload
+    trace = read_trace(Path(work.trace), work.format)
+    plan = make_plan(trace, work)
+    backend = choose(wan) if any(arm.emulated for arm in experiment.arm) else "none"
+    link = resolve_link(experiment.wan) if backend != "none" else None
+    wan_facts: dict[str, Any] = {"backend": backend}
+    if link is not None:
+        wan_facts["link"] = {name: getattr(link, name) for name in link.__struct_fields__}
+        wan_facts["profile"] = link.profile
+    return Prepared(
+        experiment=experiment,
+        trace=trace,
+        trace_sha256=sha256_of(Path(work.trace)),
+        plan=plan,
+        arms=[_setup(arm, experiment, backend) for arm in experiment.arm],
+        wan_backend=backend,
+        wan=wan_facts,
+    )
+
+
+def _setup(arm: Arm, experiment: Experiment, backend: str) -> ArmSetup:
+    """How an arm will be driven; missing keys and impossible combinations are errors here, before traffic."""
+    text = experiment.workload.prompt == "text"
+    exact = experiment.workload.output == "exact"
+    if arm.emulated is not None:
+        from pddbench.deploy.presets import emulator_spec
+
+        spec = emulator_spec(arm, experiment)
+        setup = ArmSetup(arm, PROFILES["emulated"], text, not text, arm_speed(arm, experiment), spec.block_tokens)
+        setup.spec = spec
+    else:
+        endpoint = arm.endpoint or ("/v1/chat/completions" if text else "/v1/completions")
+        profile = PROFILES[arm.profile]
+        setup = ArmSetup(arm, profile, endpoint.endswith("/chat/completions"), not text, 1.0, None)
+        setup.block_tokens = arm.block_tokens if arm.block_tokens is not None else profile.block_tokens
+        setup.url = endpoint_url(str(arm.base_url), endpoint)
+        _check_key(arm)
+    setup.pin = dict(setup.profile.pin) if exact else {}
+    setup.facts["cache_domain"] = cache_domain(arm)
+    return setup
+
+
+def _check_key(arm: Arm) -> None:
+    if arm.api_key_env and not os.environ.get(arm.api_key_env):
+        raise InputError(f"arm {arm.name!r}: environment variable {arm.api_key_env} (api_key_env) is not set")
+
+
+def endpoint_url(base_url: str, endpoint: str) -> str:
+    """`endpoint` (`/v1/…`) under a base URL given with or without `/v1`; a path before it is kept, a query too."""
+    parts = urlsplit(base_url)
+    path = parts.path.rstrip("/").removesuffix("/v1")
+    return urlunsplit((parts.scheme, parts.netloc, path + endpoint, parts.query, ""))
+
+
+def hit_histogram(plan: Plan, edges: Sequence[float]) -> list[int]:
+    """Planned requests in each bucket of planned hit rate (`edges` as shares; the last bucket is closed)."""
+    import numpy as np
+
+    rates = np.array([r.cached_tokens_planned / r.input_tokens for r in plan.measured])
+    counts, _ = np.histogram(rates, np.asarray(edges))
+    return [int(n) for n in counts]

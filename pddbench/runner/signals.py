@@ -1,0 +1,62 @@
+"""SIGINT and SIGTERM end a run cleanly: what was measured is saved, and the exit code says which signal it was."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+
+class Stop:
+    """Whether a signal asked us to stop; `event` lets a running replay know."""
+
+    def __init__(self) -> None:
+        self.number: int | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._event: asyncio.Event | None = None
+
+    @property
+    def exit_code(self) -> int | None:
+        """128 + the signal's number; None while nobody asked."""
+        return None if self.number is None else 128 + self.number
+
+    def handle(self, number: int, _frame: FrameType | None = None) -> None:
+        """The signal came; the first one counts."""
+        if self.number is None:
+            self.number = number
+        if self._loop is not None and self._event is not None:
+            self._loop.call_soon_threadsafe(self._event.set)
+
+    @contextmanager
+    def watched(self) -> Iterator[asyncio.Event]:
+        """An event for the running loop that is set when a signal comes (or has come)."""
+        loop, event = asyncio.get_running_loop(), asyncio.Event()
+        for number in _SIGNALS:
+            loop.add_signal_handler(number, self.handle, number)
+        self._loop, self._event = loop, event
+        if self.number is not None:
+            event.set()
+        try:
+            yield event
+        finally:
+            self._loop = self._event = None
+            for number in _SIGNALS:
+                loop.remove_signal_handler(number)
+                signal.signal(number, self.handle)
+
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+@contextmanager
+def catching() -> Iterator[Stop]:
+    """Both signals only note themselves in the returned `Stop`; their earlier handlers come back afterwards."""
+    stop = Stop()
+    before = {number: signal.signal(number, stop.handle) for number in _SIGNALS}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,118 @@
+"""What a prefix cache of unlimited size would hit: as planned (trace order) and as it ran (by time).
+
+Both stand on the paths of `trace.contexts`: a context is a path of segments, each fresh in one row, its owner. A
+prompt that reaches into a segment has passed all the segments before it, so what earlier prompts cover of a segment
+is one number a row (`_Cover`), and a walk from the end of a path towards its start may stop at the first segment it
+finds covered. On the basis `prompt` only prompts leave KV behind, on `prompt+output` replies do too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from pddbench.trace.contexts import Shares
+
+Basis = Literal["prompt", "prompt+output"]
+NEVER_NS = 2**63 - 1
+
+
+def donor_indices(rows: Sequence[Any]) -> list[int]:
+    """The index of each row's `prefix_of`, -1 for none; planned requests hold the index already."""
+    index_of = {row.request_id: i for i, row in enumerate(rows)}
+    return [_donor_index(row.prefix_of, index_of) for row in rows]
+
+
+def _donor_index(prefix_of: str | int | None, index_of: dict[str, int]) -> int:
+    if prefix_of is None:
+        return -1
+    return prefix_of if isinstance(prefix_of, int) else index_of[prefix_of]
+
+
+def planned_hits(
+    rows: Sequence[Any], basis: Basis = "prompt", donors: Sequence[int] | None = None
+) -> npt.NDArray[np.int64]:
+    """Hit tokens of each row if all earlier rows, in trace order, are cached for ever; at most its input.
+
+    Shape (n,). `donors` defaults to `donor_indices(rows)`.
+    """
+    cover = _Cover(rows, donor_indices(rows) if donors is None else donors, basis)
+    hits = np.empty(len(rows), dtype=np.int64)
+    for i in range(len(rows)):
+        hits[i] = cover.hit(i)
+        cover.add(i)
+    return hits
+
+
+def possible_hits(
+    rows: Sequence[Shares],
+    donors: Sequence[int],
+    query_ns: npt.ArrayLike,
+    available_ns: npt.ArrayLike,
+    basis: Basis = "prompt",
+) -> npt.NDArray[np.int64]:
+    """Hit tokens of each row as it ran: from rows whose `available_ns` is before its `query_ns`, never from itself.
+
+    `NEVER_NS` stands for a time that did not come: a row without query hits nothing and leaves nothing behind. A row
+    cannot be available before it was asked for; an earlier `available_ns` counts as its `query_ns`. Shape (n,).
+    """
+    query = np.asarray(query_ns, dtype=np.int64)
+    available = np.maximum(np.asarray(available_ns, dtype=np.int64), query)
+    n = len(rows)
+    cover = _Cover(rows, donors, basis)
+    hits = np.zeros(n, dtype=np.int64)
+    times = np.concatenate([query, available])
+    is_answer = np.repeat([0, 1], n)  # at equal times the question comes first
+    for event in np.lexsort((is_answer, times)).tolist():
+        if times[event] == NEVER_NS:
+            break
+        if event < n:
+            hits[event] = cover.hit(event)
+        else:
+            cover.add(event - n)
+    return hits
+
+
+class _Cover:
+    """How far each row's own segment is covered by the prompts (and replies) that were added."""
+
+    def __init__(self, rows: Sequence[Shares], donors: Sequence[int], basis: Basis) -> None:
+        if basis not in ("prompt", "prompt+output"):
+            raise ValueError(f"unknown hit basis {basis!r}")
+        self._input = [row.input_tokens for row in rows]
+        self._output = [row.output_tokens if basis == "prompt+output" else 0 for row in rows]
+        self._start = [row.prefix_tokens if donor >= 0 else 0 for row, donor in zip(rows, donors, strict=True)]
+        self._before = self._owners(donors)
+        self._covered = [0] * len(rows)
+
+    def _owners(self, donors: Sequence[int]) -> list[int]:
+        """By row: the owner of the segment that its own segment continues (-1: it starts at position 0)."""
+        before: list[int] = []
+        for i, donor in enumerate(donors):
+            owner = donor
+            while owner >= 0 and self._start[i] <= self._start[owner]:
+                owner = before[owner]
+            before.append(owner)
+        return before
+
+    def hit(self, i: int) -> int:
+        """Tokens of row i's prompt that are covered now."""
+        owner, end = (i, self._input[i]) if self._input[i] > self._start[i] else (self._before[i], self._start[i])
+        while owner >= 0:
+            if self._covered[owner] > self._start[owner]:
+                return min(self._covered[owner], end)
+            owner, end = self._before[owner], self._start[owner]
+        return 0
+
+    def add(self, i: int) -> None:
+        """Row i's prompt (and reply) are in the cache from now on."""
+        owner, end = i, self._input[i] + self._output[i]
+        while owner >= 0:
+            if end > self._start[owner]:
+                if self._covered[owner] >= end:
+                    return
+                self._covered[owner] = end
+            owner, end = self._before[owner], self._start[owner]

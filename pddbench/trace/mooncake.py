@@ -1,0 +1,134 @@
+"""Reader for Mooncake traces: JSON lines of `timestamp` (ms), `input_length`, `output_length`, `hash_ids` (512 tokens).
+
+Source: kvcache-ai/Mooncake, FAST25-release/traces. Every request is a session of its own and a root; ids are
+compared over the whole file. Times become seconds from the trace's own zero.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from pddbench.errors import TraceError
+from pddbench.trace.model import Header, Row, Trace
+from pddbench.trace.source import INT32_MAX, decode, file_sha256, numbered_lines
+from pddbench.trace.trie import PrefixTrie
+
+BLOCK_TOKENS = 512
+MS_PER_S = 1000
+_FAST_RATE, _SLOW_RATE = 1000.0, 1 / 3600  # requests a second outside which the unit of time is doubted
+
+Tokens = Annotated[int, msgspec.Meta(ge=0, le=INT32_MAX)]
+
+
+class _Line(msgspec.Struct, forbid_unknown_fields=True):
+    timestamp: Annotated[float, msgspec.Meta(ge=0)]
+    input_length: Tokens
+    output_length: Tokens
+    hash_ids: list[int]
+
+
+_SESSION_FIELDS = ("session_id", "conversation_id", "delay", "chat_id", "parent_chat_id")
+
+
+def read_mooncake(path: Path) -> Trace:
+    """The trace in a Mooncake file; a bad line is a `TraceError` with its number and field."""
+    lines = _lines(path)
+    in_file_order = all(a.timestamp <= b.timestamp for (_, a), (_, b) in pairwise(lines))
+    lines.sort(key=lambda numbered: numbered[1].timestamp)  # stable: equal stamps keep the order of the file
+    rows = _rows(lines)
+    counts = _counts([line for _, line in lines])
+    header = Header(
+        source=path.name,
+        source_format="mooncake",
+        source_sha256=file_sha256(path),
+        block_tokens=BLOCK_TOKENS,
+        id_scope="file",
+        assumptions=_assumptions(rows, counts, in_file_order),
+        counts=counts,
+    )
+    return Trace(header, rows)
+
+
+def _lines(path: Path) -> list[tuple[int, _Line]]:
+    decoder = msgspec.json.Decoder(_Line)
+    lines = []
+    for number, raw in numbered_lines(path):
+        try:
+            lines.append((number, decode(decoder, raw, path, number)))
+        except TraceError as error:
+            if error.field in _SESSION_FIELDS:
+                problem = (
+                    "rows with sessions may be increments, not whole prompts; this reader takes whole prompts only"
+                )
+                raise TraceError(path, number, error.field, problem) from error
+            raise
+    return lines
+
+
+def _rows(lines: list[tuple[int, _Line]]) -> list[Row]:
+    trie = PrefixTrie(BLOCK_TOKENS)
+    names = [f"L{number}" for number, _ in lines]
+    rows = []
+    for name, (_, line) in zip(names, lines, strict=True):
+        donor, shared = trie.add(line.hash_ids, line.input_length, line.output_length)
+        rows.append(
+            Row(
+                request_id=name,
+                session_id=name,
+                turn=0,
+                input_tokens=line.input_length,
+                output_tokens=line.output_length,
+                start_s=line.timestamp / MS_PER_S,
+                prefix_of=names[donor] if donor >= 0 else None,
+                prefix_tokens=shared,
+            )
+        )
+    return rows
+
+
+def _counts(lines: list[_Line]) -> dict[str, int]:
+    counts: Counter[str] = Counter()
+    for line in lines:
+        counts["id_count_mismatches"] += len(line.hash_ids) != -(-line.input_length // BLOCK_TOKENS)
+        counts["zero_outputs"] += line.output_length == 0
+        counts["zero_inputs"] += line.input_length == 0
+    return {name: n for name, n in counts.items() if n}
+
+
+def _assumptions(rows: list[Row], counts: dict[str, int], in_file_order: bool) -> list[str]:
+    said = [_time_unit(rows)]
+    said.append(f"hash_ids are blocks of {BLOCK_TOKENS} tokens, the same id the same prefix in the whole file")
+    said.append("ids cover prompts only: what a prompt shares with a reply is not seen, so both hit bases agree")
+    said.append("every request is a session of its own (the format names no sessions)")
+    if not in_file_order:
+        said.append("timestamps were not ascending: rows are sorted by time, equal times in the order of the file")
+    if mismatches := counts.get("id_count_mismatches"):
+        said.append(
+            f"warning: {mismatches} rows whose number of hash_ids is not input_length / {BLOCK_TOKENS} rounded up: "
+            "ids beyond the input are ignored, tokens beyond the ids are fresh"
+        )
+    return said
+
+
+def _time_unit(rows: list[Row]) -> str:
+    """What the timestamps were taken for, and whether the request rate that follows can be believed."""
+    span_s = _start_s(rows[-1]) - _start_s(rows[0])
+    said = f"timestamp read as milliseconds: {len(rows)} requests in {span_s:g} s"
+    if len(rows) < 3 or span_s == 0:
+        return said
+    rate = (len(rows) - 1) / span_s
+    said += f", {rate:.3g} a second"
+    if rate > _FAST_RATE:
+        said = f"warning: {said}, which is implausibly fast: if they are seconds, multiply them by 1000"
+    elif rate < _SLOW_RATE:
+        said = f"warning: {said}, which is implausibly slow: if they are microseconds, divide them by 1000"
+    return said
+
+
+def _start_s(row: Row) -> float:
+    return row.start_s or 0.0

@@ -1,0 +1,211 @@
+"""Reading an experiment file: TOML to `Experiment`, every mistake named by its key before any traffic."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+from pddbench.errors import InputError, suggest
+from pddbench.workload import experiment as ex
+
+_NAME = re.compile(r"[a-z0-9_-]{1,40}")
+_UNKNOWN = re.compile(r"Object contains unknown field `(.*?)`(?: - at `(.*)`)?")
+_TABLES: dict[str, type[msgspec.Struct]] = {
+    "workload": ex.Workload,
+    "slo": ex.Slo,
+    "wan": ex.Wan,
+    "cost": ex.Cost,
+    "emulator": ex.EmulatorOptions,
+    "arm[...]": ex.Arm,
+}
+ENDPOINTS = ("/v1/completions", "/v1/chat/completions")
+
+
+def load_experiment(path: Path) -> ex.Experiment:
+    """Read and check an experiment file; the trace's path is taken relative to it. Raises `InputError`."""
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file; give an experiment file (see workloads/)") from None
+    except IsADirectoryError:
+        raise InputError(f"{path} is a folder; give the experiment file inside it") from None
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: not valid TOML: {error}") from None
+    experiment = convert(data, str(path))
+    if not Path(experiment.workload.trace).is_absolute():
+        experiment.workload.trace = str((path.parent / experiment.workload.trace).resolve())
+    check(experiment, str(path))
+    return experiment
+
+
+def convert(data: dict[str, Any], where: str) -> ex.Experiment:
+    """Plain data to `Experiment`; unknown keys get a suggestion, wrong types are named by their key."""
+    try:
+        return msgspec.convert(data, ex.Experiment)
+    except msgspec.ValidationError as error:
+        raise InputError(f"{where}: {_explain(str(error))}") from None
+
+
+def _explain(message: str) -> str:
+    """A msgspec message as a sentence in the words of the file."""
+    if match := _UNKNOWN.fullmatch(message):
+        key, at = match.group(1), (match.group(2) or "$").removeprefix("$").lstrip(".")
+        known = _TABLES.get(at, ex.Experiment)
+        name = f"[{at.replace('[...]', '')}] " if at else ""
+        return f"unknown key {key!r} in {name or 'the file '}({suggest(key, list(known.__struct_fields__))})"
+    if " - at `" in message:
+        problem, at = message.removesuffix("`").rsplit(" - at `", 1)
+        return f"{at.removeprefix('$.').removeprefix('$')}: {problem[0].lower()}{problem[1:]}"
+    return message
+
+
+def _require(condition: bool, where: str, sentence: str) -> None:
+    if not condition:
+        raise InputError(f"{where}: {sentence}")
+
+
+def check(experiment: ex.Experiment, where: str) -> None:
+    """Everything the types cannot say: ranges, names, combinations. Raises `InputError` at the first fault."""
+    _require(
+        bool(_NAME.fullmatch(experiment.name)), where, f"name {experiment.name!r}: use 1-40 of a-z, 0-9, '_' and '-'"
+    )
+    _check_workload(experiment.workload, where)
+    _positive(experiment.slo, where, "slo")
+    _check_emulator(experiment.emulator, where)
+    for chip, price in experiment.cost.chips.items():
+        _require(price >= 0, where, f"cost.chips.{chip} = {price}: a price an hour cannot be negative")
+    _require(experiment.cost.line >= 0, where, f"cost.line = {experiment.cost.line}: a price cannot be negative")
+    _require(bool(experiment.arm), where, "no [[arm]]: name at least one deployment under test")
+    seen: set[str] = set()
+    for arm in experiment.arm:
+        _require(arm.name not in seen, where, f"arm {arm.name!r} is named twice: arm names must differ")
+        seen.add(arm.name)
+        _check_arm(arm, experiment, where)
+    _check_speed(experiment, where)
+
+
+def _positive(table: msgspec.Struct, where: str, name: str) -> None:
+    for field in table.__struct_fields__:
+        value = getattr(table, field)
+        if value is not None:
+            _require(value > 0, where, f"{name}.{field} = {value}: must be above 0")
+
+
+def _check_workload(work: ex.Workload, where: str) -> None:
+    needs_rate = work.arrival != "trace"
+    _require(
+        not needs_rate or work.session_rate is not None,
+        where,
+        f"workload.arrival = {work.arrival!r} needs workload.session_rate (sessions a second)",
+    )
+    _require(
+        needs_rate or work.session_rate is None,
+        where,
+        "workload.session_rate has no effect with arrival = 'trace': set arrival to poisson, gamma or constant",
+    )
+    _require(
+        work.session_rate is None or work.time_scale == 1.0,
+        where,
+        "workload.session_rate and workload.time_scale exclude each other: the rate already sets the pace",
+    )
+    for name in ("session_rate", "burstiness", "time_scale", "max_start_rate", "stall_timeout_s"):
+        value = getattr(work, name)
+        _require(value is None or 0 < value < 1e6, where, f"workload.{name} = {value}: must be above 0 (and sane)")
+    _require(
+        work.idle_cap_s is None or work.idle_cap_s >= 0,
+        where,
+        f"workload.idle_cap_s = {work.idle_cap_s}: seconds, cannot be negative",
+    )
+    for name, least in (("repeats", 1), ("limit_requests", 1), ("max_concurrency", 1), ("warmups", 0), ("seed", 0)):
+        value = getattr(work, name)
+        _require(value is None or value >= least, where, f"workload.{name} = {value}: must be at least {least}")
+
+
+def _check_emulator(options: ex.EmulatorOptions, where: str) -> None:
+    for name in ("speed", "kv_scale", "block_tokens", "tokens_per_chunk"):
+        value = getattr(options, name)
+        _require(value > 0, where, f"emulator.{name} = {value}: must be above 0")
+    _require(options.threshold_s >= 0, where, f"emulator.threshold_s = {options.threshold_s}: cannot be negative")
+
+
+def _check_arm(arm: ex.Arm, experiment: ex.Experiment, where: str) -> None:
+    at = f"arm {arm.name!r}"
+    _require(bool(_NAME.fullmatch(arm.name)), where, f"{at}: use 1-40 of a-z, 0-9, '_' and '-' for arm names")
+    _require(
+        (arm.emulated is None) != (arm.base_url is None),
+        where,
+        f"{at}: give either emulated = 'baseline' | 'naive' | 'pdd' or base_url = 'http://…' (exactly one)",
+    )
+    for name, role in arm.roles.items():
+        _require(role.count >= 0, where, f"{at}: roles.{name}.count = {role.count}: cannot be negative")
+        _require(
+            not experiment.cost.chips or role.chip in experiment.cost.chips,
+            where,
+            f"{at}: roles.{name}.chip = {role.chip!r} has no price in [cost] chips"
+            f" ({suggest(role.chip, list(experiment.cost.chips))})",
+        )
+    if arm.base_url is not None:
+        _check_external(arm, experiment.workload, where, at)
+
+
+def _check_external(arm: ex.Arm, work: ex.Workload, where: str, at: str) -> None:
+    from pddbench.deploy.profiles import PROFILES
+
+    assert arm.base_url is not None
+    parts = urlsplit(arm.base_url)
+    _require(
+        parts.scheme in ("http", "https") and bool(parts.hostname),
+        where,
+        f"{at}: base_url {arm.base_url!r} is not an http:// or https:// URL",
+    )
+    try:
+        parts.port  # noqa: B018 - reading it validates it
+    except ValueError:
+        raise InputError(f"{where}: {at}: base_url {arm.base_url!r} has an impossible port") from None
+    _require(bool(arm.model), where, f"{at}: model is missing: name the model the endpoint serves")
+    _require(
+        arm.profile in PROFILES,
+        where,
+        f"{at}: unknown profile {arm.profile!r} ({suggest(arm.profile, list(PROFILES))})",
+    )
+    _require(
+        arm.endpoint in (None, *ENDPOINTS),
+        where,
+        f"{at}: endpoint {arm.endpoint!r} is not supported: use {' or '.join(ENDPOINTS)}",
+    )
+    _require(
+        work.prompt == "text" or arm.endpoint != "/v1/chat/completions",
+        where,
+        f"{at}: /v1/chat/completions cannot take token ids: set workload.prompt = 'text'",
+    )
+    low, high = arm.token_id_range
+    _require(0 <= low < high, where, f"{at}: token_id_range [{low}, {high}) must be 0 <= low < high")
+    _require(
+        arm.block_tokens is None or arm.block_tokens > 0, where, f"{at}: block_tokens = {arm.block_tokens}: must be > 0"
+    )
+    for name in ("speed", "kv_scale", "threshold_s", "drc", "first_token_from_p", "tokens_per_chunk"):
+        _require(getattr(arm, name) is None, where, f"{at}: {name} is for emulated arms only")
+
+
+def _check_speed(experiment: ex.Experiment, where: str) -> None:
+    """One run has one clock: a sped-up emulator cannot stand beside a real endpoint or another speed."""
+    speeds = {arm_speed(arm, experiment) for arm in experiment.arm}
+    _require(
+        len(speeds) == 1,
+        where,
+        f"arms run at different speeds {sorted(speeds)}: set emulator.speed = 1 to mix emulated arms with real ones",
+    )
+
+
+def arm_speed(arm: ex.Arm, experiment: ex.Experiment) -> float:
+    """Experiment seconds a wall second of an arm: 1 for a real endpoint."""
+    if arm.emulated is None:
+        return 1.0
+    return arm.speed if arm.speed is not None else experiment.emulator.speed
