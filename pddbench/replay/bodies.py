@@ -11,10 +11,12 @@ from collections.abc import Callable, Iterable
 
 AHEAD_NS = 3_000_000_000
 MAX_BYTES = 256 << 20
+ROUND_S = 0.1
+TURN_NS = 500_000  # short bodies share a turn of the loop, so that a busy loop cannot starve them
 
 
 class BodyStore:
-    """Encodes bodies one at a time, soonest due first, yielding to the loop after each.
+    """Encodes bodies one at a time, soonest due first, yielding to the loop between them.
 
     Requests with a known due time are encoded when it is near; those whose parent was just sent as soon as there is
     nothing more urgent. Bounded in bytes. `late` counts bodies that had to be made when they were already due.
@@ -34,9 +36,11 @@ class BodyStore:
         """Body `index` will be needed, at `due_ns` if that is known."""
         if due_ns is None:
             self._open.append(index)
+            self._wake.set()
         elif index not in self._ready:
+            if not self._known or due_ns - time.monotonic_ns() < AHEAD_NS // 2:
+                self._wake.set()  # what is due later waits for the next round
             heapq.heappush(self._known, (due_ns, index))
-        self._wake.set()
 
     def take(self, index: int) -> tuple[bytes, str, bool]:
         """The body, its SHA-256, and whether it had to be made now."""
@@ -66,17 +70,20 @@ class BodyStore:
 
     async def run(self) -> None:
         """Make bodies until cancelled."""
+        turn_ends_ns = 0
         while True:
             index, wait_s = self._next()
             if index is not None:
                 self._keep(index)
-                await asyncio.sleep(0)
+                if time.monotonic_ns() > turn_ends_ns:
+                    await asyncio.sleep(0)
+                    turn_ends_ns = time.monotonic_ns() + TURN_NS
                 continue
             self._wake.clear()
-            try:
-                await asyncio.wait_for(self._wake.wait(), wait_s)
-            except TimeoutError:
-                pass
+            timer = asyncio.get_running_loop().call_later(max(wait_s, ROUND_S), self._wake.set) if wait_s else None
+            await self._wake.wait()
+            if timer is not None:
+                timer.cancel()
 
     def _keep(self, index: int) -> None:
         self._ready[index] = made = self._make(index)

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Literal
 
 from pddbench.errors import WorldError
@@ -150,7 +151,8 @@ class _Engine:
             return None
         self._schedule = schedule = Schedule(self._plan, indices, self._job.speed)
         self._left, self._next_root, self._next_ahead = len(indices), 0, 0
-        await self._bodies.prepare(i for i in schedule.roots[:1000] if schedule.root_times(i).due_ns < AHEAD_NS)
+        soon = [index for index in schedule.roots[:1000] if schedule.root_times(index).due_ns < AHEAD_NS]
+        await self._bodies.prepare(takewhile(lambda _: not self._stopped(), soon))
         if self._stopped():
             return None
         self._over.clear()
