@@ -112,7 +112,9 @@ def _set_arrival(work: ex.Workload, given: dict[str, Any]) -> None:
         raise InputError("--session-rate and --request-rate say the same thing: give one of them")
     if requests is not None:
         rate = _sessions_a_second(work, requests)
-    default = "trace" if rate is None else ("gamma" if given["burstiness"] not in (None, 1.0) else "poisson")
+    default: ex.Arrival = "trace"
+    if rate is not None:
+        default = "gamma" if given["burstiness"] not in (None, 1.0) else "poisson"
     work.arrival = given["arrival"] or default
     work.session_rate = rate
 

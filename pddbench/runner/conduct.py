@@ -89,7 +89,7 @@ def make_folder(folder: Path, force: bool) -> Path:
 
 def _run_and_answer(prepared: Prepared, folder: Path, options: RunOptions) -> int:
     """Traffic and what comes of it: the manifest exists from the first moment and is completed at the end."""
-    from pddbench.runner.answer import answer
+    from pddbench.report.answer import answer
     from pddbench.runner.execute import execute
 
     salts = fresh_salts(prepared.experiment.workload.repeats)
@@ -99,4 +99,4 @@ def _run_and_answer(prepared: Prepared, folder: Path, options: RunOptions) -> in
     facts["finished_utc"] = manifest.utc_now()
     manifest.write(folder, facts)
     codes = [signal_code] if signal_code else []
-    return exitcodes.worst([*codes, answer(folder, options)])
+    return exitcodes.worst([*codes, answer(folder, strict=options.strict, as_json=options.as_json)])

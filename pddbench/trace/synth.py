@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 from pddbench.trace.model import Header, Row, Trace
 
 SYSTEM_TOKENS = 8192
-ROOT_FRESH, SMALL_FRESH, BIG_FRESH, SUBAGENT_FRESH = (2000, 8000), (200, 1500), (4000, 12000), (1000, 3000)
+ROOT_FRESH, BIG_FRESH, SUBAGENT_FRESH = (1000, 6000), (4000, 12000), (1000, 3000)
+SMALL_FRESH, MEDIUM_FRESH, MEDIUM_SHARE = (20, 300), (300, 1500), 0.3  # tool results: mostly a line or a few
 OUTPUT_TOKENS = (60, 160)
 GAP_S = (0.5, 5.0)
-TURNS = (3, 6)
+TURNS = (4, 6)
 SESSIONS_PER_S = 0.8
 LOW_HIT_SHARE = 0.15  # of the turns after the first: much new text on a kept context, an edited or a compacted one
 LOW_HIT_KINDS = ("tool", "edit", "compaction")
@@ -23,10 +24,11 @@ SUBAGENT_SHARE = 0.08  # of the sessions
 SUBAGENT_TURNS = 2
 
 
-def agentic_small(sessions: int = 120, seed: int = 1) -> Trace:
-    """A small agentic trace: `sessions` conversations of 3 to 6 turns on one shared system prompt of 8192 tokens.
+def agentic_small(sessions: int = 110, seed: int = 1) -> Trace:
+    """A small agentic trace: `sessions` conversations of 4 to 6 turns on one shared system prompt of 8192 tokens.
 
-    A turn's prompt is the context before it (prompt and reply) plus 200-1500 tokens of a tool result. About 15% of
+    A turn's prompt is the context before it (prompt and reply) plus a tool result: mostly 20-300 tokens, at times
+    300-1500. About 15% of
     the turns hit little: 4000-12000 fresh tokens on the kept context, on an edited one, or on the bare system prompt
     (compaction). In about 8% of the sessions a sub-agent starts after the first turn, runs beside the second and
     joins the third. Sessions start as a Poisson process of 0.8 a second.
@@ -70,6 +72,9 @@ class _Maker:
         low, high = bounds
         return low + int(self.random.random() * (high - low + 1))
 
+    def _tool_result(self) -> int:
+        return self._between(MEDIUM_FRESH if self.random.random() < MEDIUM_SHARE else SMALL_FRESH)
+
     def _gap_s(self) -> float:
         return round(GAP_S[0] + self.random.random() * (GAP_S[1] - GAP_S[0]), 3)
 
@@ -96,7 +101,7 @@ class _Maker:
     def _next_turn(self, last: Row, turn: int, joining: list[Row]) -> Row:
         """The turn after `last`, and after the sub-agents that end in `joining`."""
         context = last.input_tokens + last.output_tokens
-        kind, kept, fresh = "tool", context, self._between(SMALL_FRESH)
+        kind, kept, fresh = "tool", context, self._tool_result()
         if self.random.random() < LOW_HIT_SHARE:
             kind, fresh = LOW_HIT_KINDS[self._between((0, 2))], self._between(BIG_FRESH)
             kept = {"tool": context, "compaction": SYSTEM_TOKENS}.get(kind) or self._between((SYSTEM_TOKENS, context))
@@ -124,7 +129,7 @@ class _Maker:
                     request_id=f"{spawner.session_id}.a{turn}",
                     session_id=spawner.session_id,
                     turn=turn,
-                    input_tokens=kept + self._between(SUBAGENT_FRESH if turn == 0 else SMALL_FRESH),
+                    input_tokens=kept + (self._tool_result() if turn else self._between(SUBAGENT_FRESH)),
                     output_tokens=self._between(OUTPUT_TOKENS),
                     parents=(parent.request_id,),
                     gap_s=self._gap_s(),

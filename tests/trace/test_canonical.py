@@ -100,12 +100,15 @@ BROKEN = [
 ]
 
 
-@pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
-@pytest.mark.parametrize(("change", "field", "problem"), BROKEN)
+FITS_32_BITS = [case for case in BROKEN if 2**31 not in case[0].values()]  # a column of Parquet cannot hold others
+
+
+@pytest.mark.parametrize(
+    ("change", "field", "problem", "suffix"),
+    [(*case, ".jsonl") for case in BROKEN] + [(*case, ".parquet") for case in FITS_32_BITS],
+)
 def test_each_rule_names_line_and_field(tmp_path, change, field, problem, suffix):
     """A broken trace that is replayed anyway makes a workload nobody described."""
-    if suffix == ".parquet" and any(isinstance(v, int) and v >= 2**31 for v in change.values()):
-        pytest.skip("the column is 32 bits wide")
     rows = [plain(row) for row in ROWS]
     rows[3].update(change)
     path = tmp_path / f"t{suffix}"

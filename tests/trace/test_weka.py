@@ -103,6 +103,13 @@ def test_subagent_without_api_time_ends_by_its_duration(tmp_path):
     assert rows["x/1"].parents == ("x/0",)
 
 
+def test_a_duration_shorter_than_the_requests_is_not_believed(tmp_path):
+    """A sub-agent cannot end before its last request starts; a join with it would be a parent from the future."""
+    inner = [req(0, [7], 2), req(30, [7, 8], None)]
+    _, rows = read(tmp_path, [req(0, [1]), sub(5, inner, duration_ms=4000), req(20, [1, 2])])
+    assert rows["x/1"].parents == ("x/0",)
+
+
 def test_two_subagents_beside_each_other(tmp_path):
     """Both start after the same turn, share ids within the file, and both are waited for; names stay apart."""
     agents = [sub(2, [req(0, [7, 8], 2)]), sub(3, [req(0, [7, 9], 2)])]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-_LATE = {"0.5": "timer_late_p50_ns", "0.99": "timer_late_p99_ns", "1": "timer_late_max_ns"}
+_LATE = {"0.5": "late_p50_ns", "0.99": "late_p99_ns", "1": "late_max_ns"}
 
 
 def prometheus(

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from pddbench.deploy.emulator.messages import Finish
 from pddbench.deploy.emulator.reply import Piece
 from pddbench.deploy.emulator.tokens import text_of, words_to_ids
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    Ids = npt.NDArray[np.int64]
 
 MAX_TOKENS = 1_000_000
 _MESSAGE_TOKENS, _REPLY_TOKENS = 7, 3  # a chat template's constant part: around each message, and before the reply
@@ -41,7 +48,7 @@ class _Body(msgspec.Struct):
 
 
 class _Completion(_Body, kw_only=True):
-    prompt: str | list[int]
+    prompt: msgspec.Raw  # a list of 64K ids is read by numpy, three times faster than into Python's integers
 
 
 class _Chat(_Body, kw_only=True):
@@ -49,12 +56,15 @@ class _Chat(_Body, kw_only=True):
 
 
 _completion_decoder, _chat_decoder = msgspec.json.Decoder(_Completion), msgspec.json.Decoder(_Chat)
+_prompt_decoder: msgspec.json.Decoder[str | list[int]] = msgspec.json.Decoder(str | list[int])
+_PLAIN = b"0123456789, \t\r\n"  # what a list of token ids is made of, its brackets apart
 
 
-class Request(msgspec.Struct):
+@dataclass(slots=True)
+class Request:
     """A request as the router needs it."""
 
-    ids: list[int]
+    ids: Ids
     max_tokens: int
     stream: bool
     include_usage: bool
@@ -64,15 +74,12 @@ class Request(msgspec.Struct):
 def parse(raw: bytes, chat: bool) -> Request:
     """Read a body. Raises `BadRequest`."""
     try:
-        if chat:
-            body: _Completion | _Chat = _chat_decoder.decode(raw)
-        else:
-            body = _completion_decoder.decode(raw)
+        body: _Completion | _Chat = _chat_decoder.decode(raw) if chat else _completion_decoder.decode(raw)
+        ids = _chat_ids(body.messages) if isinstance(body, _Chat) else _prompt_ids(body.prompt)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BadRequest(f"the body cannot be read: {error}") from error
     if body.n not in (None, 1) or body.echo:
         raise BadRequest("only n = 1 without echo is emulated")
-    ids = _chat_ids(body.messages) if isinstance(body, _Chat) else _prompt_ids(body.prompt)
     limit = body.max_completion_tokens if body.max_completion_tokens is not None else body.max_tokens
     limit = _DEFAULT_TOKENS[chat] if limit is None else limit
     if not 1 <= limit <= MAX_TOKENS:
@@ -81,23 +88,43 @@ def parse(raw: bytes, chat: bool) -> Request:
     return Request(ids, limit, bool(body.stream), usage, chat)
 
 
-def _prompt_ids(prompt: str | list[int]) -> list[int]:
-    ids = words_to_ids(prompt) if isinstance(prompt, str) else prompt
-    if not ids:
+def _prompt_ids(raw: msgspec.Raw) -> Ids:
+    import numpy as np
+
+    text = bytes(raw)
+    ids: Ids
+    if text[:1] == b"[" and text.translate(None, _PLAIN) == b"[]":
+        ids = np.fromstring(text[1:-1], dtype=np.int64, sep=",")
+    else:
+        try:
+            ids = _as_ids(_prompt_decoder.decode(raw))
+        except msgspec.ValidationError as error:
+            raise BadRequest("prompt must be one text or one list of token ids") from error
+    if not len(ids):
         raise BadRequest("the prompt is empty")
-    if min(ids) < 0 or max(ids) >= 1 << 31:
+    if ids.min() < 0 or ids.max() >= 1 << 31:
         raise BadRequest("token ids must be between 0 and 2147483647")
     return ids
 
 
-def _chat_ids(messages: Sequence[_Message]) -> list[int]:
+def _as_ids(prompt: str | list[int]) -> Ids:
+    """Ids of a text, or a list that holds more than plain numbers, as an array."""
+    import numpy as np
+
+    ids = words_to_ids(prompt) if isinstance(prompt, str) else [min(max(token, -1), 1 << 31) for token in prompt]
+    return np.array(ids, dtype=np.int64)
+
+
+def _chat_ids(messages: Sequence[_Message]) -> Ids:
     if not messages:
         raise BadRequest("messages is empty")
     ids: list[int] = []
     for message in messages:
         ids += _template(message.role, _MESSAGE_TOKENS)
         ids += words_to_ids(_content(message))
-    return ids + _template("reply", _REPLY_TOKENS)
+    import numpy as np
+
+    return np.array(ids + _template("reply", _REPLY_TOKENS), dtype=np.int64)
 
 
 def _content(message: _Message) -> str:

@@ -1,0 +1,76 @@
+"""A run made ready for questions: per-request metrics, pooled gaps and one `ArmData` an arm, measured phase only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from pddbench.analyze import metrics, money, paired
+from pddbench.analyze.gaps import Gaps, flat_gaps
+from pddbench.analyze.samples import ArmData
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from pddbench.runfolder.load import Run
+
+
+@dataclass
+class Dataset:
+    """What `summarise`, `check` and `compare` share of a run; everything is computed once, when first asked for."""
+
+    run: Run
+    _pairs: dict[tuple[str, str], paired.Pair] = field(default_factory=dict)
+
+    @cached_property
+    def lines(self) -> pd.DataFrame:
+        """`request_metrics` of all rows of the run, warm-up included."""
+        return metrics.request_metrics(self.run.requests, self.slo)
+
+    @cached_property
+    def gaps(self) -> Gaps:
+        """All gaps between chunks."""
+        return flat_gaps(self.run.table("events"), self.lines)
+
+    @cached_property
+    def arms(self) -> dict[str, ArmData]:
+        """Each arm's measured rows; all arms share one list of sessions and one matrix of weights."""
+        measured = self.lines[self.lines["phase"] == "measure"]
+        sessions = sorted(set(measured["session_id"]))
+        out: dict[str, ArmData] = {}
+        weights = None
+        for name in self.run.arms:
+            rows = measured[measured["arm"] == name]
+            out[name] = ArmData(rows, self.gaps, sessions, self.cost_per_hour(name), weights)
+            weights = out[name].weights if sessions else None
+        return out
+
+    def pair(self, a: str, b: str) -> paired.Pair:
+        """Arms `a` (compared with) and `b` on the requests they share."""
+        if (a, b) not in self._pairs:
+            self._pairs[a, b] = paired.pair(self.side(a), self.side(b))
+        return self._pairs[a, b]
+
+    def side(self, arm: str) -> paired.Side:
+        """An arm as one side of a comparison, perhaps with an arm of another run."""
+        return paired.Side(self.arms[arm].rows, self.gaps, self.cost_per_hour(arm))
+
+    @property
+    def slo(self) -> dict[str, Any]:
+        """Objectives given, in milliseconds."""
+        given = self.run.manifest.get("slo") or {}
+        return {key: value for key, value in given.items() if value is not None}
+
+    def cost_per_hour(self, arm: str) -> float | None:
+        """What an hour of the arm costs; None: no price."""
+        return money.cost_per_hour(self.arm_facts(arm), self.run.manifest.get("cost") or {})
+
+    def arm_facts(self, arm: str) -> dict[str, Any]:
+        """The manifest's table of an arm."""
+        facts: dict[str, Any] = self.run.manifest.get("arms", {}).get(arm) or {}
+        return facts
+
+    def speed(self, arm: str) -> float:
+        """Experiment seconds a wall second: the emulator's speed, 1 for real endpoints."""
+        return float(self.arm_facts(arm).get("speed") or 1.0)

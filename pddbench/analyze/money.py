@@ -1,0 +1,28 @@
+"""What an arm costs: count x price over all its roles, idle ones included, and the line where the arm uses one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def cost_per_hour(arm: dict[str, Any], cost: dict[str, Any]) -> float | None:
+    """Cost of an hour of the arm (manifest `arms.<name>`), in the currency of the cost sheet; None: no price.
+
+    What the manifest carries as `cost_per_hour` (null included) stands; without the key it is summed here. None when
+    the arm names no roles or a chip has no price.
+    """
+    if "cost_per_hour" in arm:
+        return None if arm["cost_per_hour"] is None else float(arm["cost_per_hour"])
+    roles, chips = arm.get("roles") or {}, cost.get("chips") or {}
+    if not roles or any(role.get("chip") not in chips for role in roles.values()):
+        return None
+    chips_cost = sum(float(role["count"]) * float(chips[role["chip"]]) for role in roles.values())
+    return chips_cost + (float(cost.get("line") or 0.0) if uses_line(arm) else 0.0)
+
+
+def uses_line(arm: dict[str, Any]) -> bool:
+    """Whether the WAN line is part of the arm's cost: as it says, else for naive, pdd and arms with an MD."""
+    said = arm.get("line")
+    return (
+        bool(said) if said is not None else arm.get("emulated") in ("naive", "pdd") or "MD" in (arm.get("roles") or {})
+    )

@@ -1,0 +1,313 @@
+"""An arm's rows as samples: for every `METRIC.STAT` a point, an interval and its values under resampled sessions.
+
+Two kinds suffice: quantiles of values with their sessions, and ratios of sums over sessions (means, shares, rates,
+costs). Arms that are compared share the session codes, so one matrix of weights resamples them jointly.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pddbench.analyze import intervals, metrics, registry
+from pddbench.analyze.gaps import Gaps, seam_gap, seam_stall, token_gaps
+from pddbench.analyze.intervals import Figure, number
+from pddbench.analyze.quantiles import Bools, Floats, Ints, SessionQuantiles, session_weights, sorted_quantile
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+DRAWS = 1000
+SEED = 1
+UNKNOWN_LIMIT = 0.01  # share of values that should be known and are not, above which a figure is withheld
+
+
+class Values:
+    """Values with their session codes; `blank` says why nothing may be said of them."""
+
+    def __init__(self, values: Floats, code: Ints, sessions: int, blank: str | None = None) -> None:
+        known = ~np.isnan(values)
+        self.values, self.code, self.sessions, self.blank = values[known], code[known], sessions, blank
+
+    @cached_property
+    def index(self) -> SessionQuantiles:
+        """The values sorted and indexed for resampling."""
+        return SessionQuantiles(self.values, self.code, self.sessions)
+
+    def figure(self, q: float, unit: str) -> Figure:
+        """Quantile `q` with its interval by session."""
+        if self.blank:
+            return Figure(unit=unit, rows=len(self.values), withheld=self.blank)
+        return intervals.quantile_figure(self.index.ascending, self.index.code, self.sessions, q, unit)
+
+    def point(self, q: float) -> float:
+        """Quantile `q`; NaN without values."""
+        return sorted_quantile(self.index.ascending, q)
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """Sum of `above` over sum of `below`, both (sessions,) arrays; `rows` stand behind it."""
+
+    above: Floats
+    below: Floats
+    rows: int
+    blank: str | None = None
+
+    @property
+    def seen(self) -> int:
+        """Sessions that have a part in it."""
+        return int(((self.above != 0) | (self.below != 0)).sum())
+
+    def point(self) -> float:
+        """The ratio; NaN when there is nothing below."""
+        return float(_divide(self.above.sum(), self.below.sum()))
+
+    def draws(self, weights: Floats) -> Floats:
+        """(draws,) ratios under (draws, sessions) weights."""
+        infinite = np.isinf(self.above)
+        top = weights @ np.where(infinite, 0.0, self.above)
+        top = np.where(weights @ infinite.astype(np.float64) > 0, np.inf, top)
+        return _divide(top, weights @ self.below)
+
+    def figure(self, unit: str, weights: Floats) -> Figure:
+        """The ratio with the percentile interval of its draws."""
+        figure = Figure(unit=unit, rows=self.rows, sessions=self.seen, withheld=self.blank)
+        if self.blank or self.rows == 0:
+            figure.withheld = self.blank or "no rows"
+        elif self.seen < 2:
+            figure.withheld = "one session: no interval by session"
+        else:
+            point = self.point()
+            low, high = intervals.draws_interval(self.draws(weights), point)
+            figure.point, figure.low, figure.high = number(point), number(low), number(high)
+        return figure
+
+
+def _divide(top: Floats, bottom: Floats) -> Floats:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio: Floats = np.divide(top, bottom)
+    return ratio
+
+
+class ArmData:
+    """The measured rows of one arm (`rows`: lines of `request_metrics`) with all its samples, made when asked for.
+
+    `lines` are the numbers of these rows in the whole run, `sessions` the ids that the codes stand for.
+    """
+
+    def __init__(
+        self,
+        rows: pd.DataFrame,
+        gaps: Gaps | None,
+        sessions: Sequence[str],
+        cost_per_hour: float | None = None,
+        weights: Floats | None = None,
+    ) -> None:
+        self.rows = rows
+        self.gaps = gaps
+        self.sessions = sessions
+        self.cost_per_hour = cost_per_hour
+        self._weights = weights
+        self._values: dict[str, Values] = {}
+
+    @cached_property
+    def code(self) -> Ints:
+        """Session code of each row."""
+        import pandas as pd
+
+        found: Ints = pd.Index(self.sessions).get_indexer(pd.Index(self.rows["session_id"])).astype(np.int64)
+        return found
+
+    @cached_property
+    def weights(self) -> Floats:
+        """The (draws, sessions) bootstrap weights shared by all arms of a comparison."""
+        return session_weights(len(self.sessions), DRAWS, SEED) if self._weights is None else self._weights
+
+    def subset(self, mask: Bools) -> ArmData:
+        """The same arm on some of its rows."""
+        return ArmData(self.rows[mask], self.gaps, self.sessions, self.cost_per_hour, self.weights)
+
+    @cached_property
+    def window_s(self) -> float:
+        """Length of the measured window, summed over repeats."""
+        return metrics.window_s(self.rows)
+
+    def figure(self, name: str, stat: str) -> Figure:
+        """`name.stat` as a figure."""
+        metric = registry.METRICS[name]
+        if stat in registry.QUANTILES:
+            return self.values(name).figure(registry.QUANTILES[stat], metric.unit)
+        if name in ("ok", "slo_attainment"):
+            flag = self.rows["ok" if name == "ok" else "good"].to_numpy(dtype=bool)
+            return intervals.share_figure(flag, self.code, len(self.sessions))
+        if name == "cost_per_hour":
+            return _price(self.cost_per_hour, metric.unit)
+        return self.ratio(name, stat).figure(metric.unit, self.weights)
+
+    def draws(self, name: str, stat: str) -> Floats:
+        """(draws,) values of `name.stat` under the shared session weights."""
+        if stat in registry.QUANTILES:
+            return self.values(name).index.at(registry.QUANTILES[stat], self.weights)
+        if name == "cost_per_hour":
+            return np.full(len(self.weights), math.nan if self.cost_per_hour is None else self.cost_per_hour)
+        return self.ratio(name, stat).draws(self.weights)
+
+    def point(self, name: str, stat: str) -> float:
+        """`name.stat` as a plain number, without regard to refusal."""
+        if stat in registry.QUANTILES:
+            return self.values(name).point(registry.QUANTILES[stat])
+        if name == "cost_per_hour":
+            return math.nan if self.cost_per_hour is None else self.cost_per_hour
+        return self.ratio(name, stat).point()
+
+    # ------------------------------------------------------------------ values
+
+    def values(self, name: str) -> Values:
+        """The values behind the quantiles of a metric."""
+        if name not in self._values:
+            source = registry.METRICS[name].source
+            make = {"gap": self._gap_values, "session": self._session_values}.get(source, self._row_values)
+            self._values[name] = make(name)
+        return self._values[name]
+
+    def _row_values(self, name: str) -> Values:
+        column = self._column(name)
+        blank = self._unknown(column) if name in ("ttst", "second_sched", "max_gap", "tpot") else None
+        return Values(column, self.code, len(self.sessions), blank)
+
+    def _column(self, name: str) -> Floats:
+        """A per-request metric, NaN where it does not apply."""
+        rows = self.rows
+        if name == "seam_stall":
+            return self._stall
+        if name == "eager_tokens":
+            column = np.where(rows["pipeline"] == "P-RLD-MD", rows["tokens_rld"], np.nan)
+        elif name == "handoff_bytes":
+            column = np.where(np.isnan(rows["handoff_token"]), np.nan, rows["handoff_bytes"])
+        elif name in ("kv_wan_bytes", "kv_wan_s"):
+            column = np.where(rows["kv_wan_bytes"] > 0, rows[name], np.nan)
+        else:
+            column = rows[name].to_numpy()
+        return np.asarray(column, dtype=np.float64)
+
+    def _unknown(self, column: Floats) -> str | None:
+        """Why a metric is withheld whose value is missing in too many replies that should have one."""
+        due = (self.rows["ok"] & ~self.rows["single"]).to_numpy(dtype=bool)
+        missing = float(np.isnan(column[due]).mean()) if due.any() else 0.0
+        return f"not seen in {100 * missing:.0f}% of replies (tokens bundled)" if missing > UNKNOWN_LIMIT else None
+
+    @cached_property
+    def _seam(self) -> Ints:
+        """Flat index of the seam's gap for each row of the run; -1 for rows that are not this arm's."""
+        assert self.gaps is not None
+        handoff = np.full(len(self.gaps.start), np.nan)
+        handoff[self.rows.index.to_numpy()] = self.rows["handoff_token"].to_numpy()
+        return seam_gap(self.gaps, handoff)
+
+    @property
+    def _stall(self) -> Floats:
+        if self.gaps is None:
+            return np.full(len(self.rows), np.nan)
+        stall: Floats = seam_stall(self.gaps, self._seam)[self.rows.index.to_numpy()]
+        return stall
+
+    def _gap_values(self, name: str) -> Values:
+        """Gaps pooled over this arm's requests, each with the session it came from; what had arrived of failed ones
+        too."""  # fmt: skip
+        if self.gaps is None:
+            return Values(np.empty(0), np.empty(0, dtype=np.int64), len(self.sessions))
+        code = np.full(len(self.gaps.start), -1, dtype=np.int64)
+        code[self.rows.index.to_numpy()] = self.code
+        mask = code[self.gaps.row] >= 0
+        if name == "icl":
+            return Values(self.gaps.gap_s[mask], code[self.gaps.row[mask]], len(self.sessions))
+        unknown = float((~(self.gaps.tokens[mask] >= 1)).mean()) if mask.any() else 0.0
+        blank = f"tokens per chunk not known for {100 * unknown:.0f}% of the gaps" if unknown > UNKNOWN_LIMIT else None
+        gap, row = token_gaps(self.gaps, mask & self._part(name))
+        return Values(gap, code[row], len(self.sessions), blank)
+
+    def _part(self, name: str) -> Bools:
+        """Which gaps a token-gap metric looks at."""
+        assert self.gaps is not None
+        everything = np.ones(len(self.gaps.gap_s), dtype=bool)
+        if name == "itl":
+            return everything
+        seam = self._seam[self.gaps.row]
+        at = np.arange(len(everything))
+        return (seam >= 0) & ((at < seam) if name == "itl_rld" else (at > seam))
+
+    def _session_values(self, name: str) -> Values:
+        import pandas as pd
+
+        done = metrics.completion_by_session(self.rows)
+        code = pd.Index(self.sessions).get_indexer(pd.Index(done["session_id"])).astype(np.int64)
+        return Values(done["completion_s"].to_numpy(), code, len(self.sessions))
+
+    # ------------------------------------------------------------------ ratios
+
+    def ratio(self, name: str, stat: str) -> Ratio:
+        """The ratio behind a mean, share, rate, sum or cost."""
+        if stat in ("mean", "sum") and name not in registry.HITS:
+            return self._moment(self.values(name), stat)
+        rows = self.rows
+        if name in registry.HITS:
+            return self._hit(registry.HITS[name], stat)
+        if name in ("ok", "slo_attainment"):
+            return self._of(rows["ok" if name == "ok" else "good"], np.ones(len(rows)))
+        if name == "rld":
+            return self._of(rows["pipeline"].isin(["P-RLD-MD", "P-RLD"]), rows["pipeline"].notna())
+        if name == "rld_tokens":
+            return self._of(rows["tokens_rld"], rows[["tokens_p", "tokens_rld", "tokens_md"]].sum(axis=1))
+        return self._rate(name)
+
+    def _moment(self, values: Values, stat: str) -> Ratio:
+        above = np.bincount(values.code, weights=values.values, minlength=values.sessions).astype(np.float64)
+        if stat == "sum":
+            return Ratio(above, self._constant(1.0), len(values.values), values.blank)
+        below = np.bincount(values.code, minlength=values.sessions).astype(np.float64)
+        return Ratio(above, below, len(values.values), values.blank)
+
+    def _hit(self, column: str, stat: str) -> Ratio:
+        hit, size = self.rows[column].to_numpy(), self.rows["input_tokens_planned"].to_numpy()
+        known = ~np.isnan(hit) & (size > 0)
+        if stat == "mean":
+            return self._of(np.where(known, hit / np.where(known, size, 1.0), 0.0), known)
+        return self._of(np.where(known, hit, 0.0), np.where(known, size, 0.0))
+
+    def _rate(self, name: str) -> Ratio:
+        """Counts over the window or over what the window cost. The window itself is not resampled."""
+        rows, hours = self.rows, self.window_s / 3600
+        tokens = np.where(rows["ok"], rows["completion_tokens"].fillna(0.0), 0.0)
+        prompt = np.where(rows["ok"], rows["prompt_tokens"].fillna(rows["input_tokens_planned"]), 0.0)
+        counts = {
+            "goodput": rows["good"], "goodput_per_cost": rows["good"], "request_rate": rows["ok"],
+            "output_rate": tokens, "cost_per_mtok_output": tokens / 1e6, "cost_per_mtok": (tokens + prompt) / 1e6,
+        }  # fmt: skip
+        count = self._by_session(np.asarray(counts[name], dtype=np.float64))
+        if name in ("goodput", "request_rate", "output_rate"):
+            return Ratio(count, self._constant(self.window_s), len(rows))
+        if self.cost_per_hour is None:
+            return Ratio(count, count, len(rows), "no price")
+        spent = self._constant(self.cost_per_hour * hours)
+        return Ratio(count, spent, len(rows)) if name == "goodput_per_cost" else Ratio(spent, count, len(rows))
+
+    def _of(self, above: pd.Series | Floats | Bools, below: pd.Series | Floats | Bools) -> Ratio:
+        top, bottom = (np.nan_to_num(np.asarray(part, dtype=np.float64)) for part in (above, below))
+        return Ratio(self._by_session(top), self._by_session(bottom), int((bottom > 0).sum()))
+
+    def _by_session(self, column: Floats) -> Floats:
+        return np.bincount(self.code, weights=column, minlength=len(self.sessions)).astype(np.float64)
+
+    def _constant(self, value: float) -> Floats:
+        """A figure that resampling must not change, spread evenly over the sessions (weights sum to their number)."""
+        return np.full(len(self.sessions), value / len(self.sessions))
+
+
+def _price(cost: float | None, unit: str) -> Figure:
+    return Figure(unit=unit, point=cost, withheld="no price" if cost is None else None)

@@ -1,0 +1,176 @@
+"""What does not void a run but must be said beside its figures, each with advice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from pddbench.analyze.dataset import Dataset
+from pddbench.analyze.finding import Finding
+from pddbench.analyze.intervals import as_float
+
+COVERAGE_SESSIONS = 100
+P99_SESSIONS = 300
+BUNDLED_SHARE = 0.01
+HITS_DIFFER_SHARE = 0.01
+
+
+def _warn(rule: str, message: str, advice: str, **more: Any) -> Finding:
+    return Finding(rule=rule, level="warning", message=message, advice=advice, **more)
+
+
+def interrupted(data: Dataset) -> Iterator[Finding]:
+    """The run was stopped before its plan was through."""
+    if data.run.manifest.get("partial") or data.run.manifest.get("signal"):
+        yield _warn("partial", "the run was stopped early: requests not sent count as failed", "run it to its end")
+
+
+def single_arm(data: Dataset) -> Iterator[Finding]:
+    """One arm alone is compared with nothing."""
+    if len(data.arms) == 1:
+        yield _warn(
+            "single_arm",
+            "one arm only: nothing to compare it with",
+            "add an arm, or `pddbench compare` with another run",
+        )
+
+
+def order(data: Dataset) -> Iterator[Finding]:
+    """Drift of the machine falls on the arms unequally unless their mean place in the order is the same."""
+    places: dict[str, list[int]] = {}
+    for place, (arm, _) in enumerate(data.run.manifest.get("order") or []):
+        places.setdefault(arm, []).append(place)
+    means = {round(sum(where) / len(where), 6) for where in places.values()}
+    if len(places) > 1 and len(means) > 1:
+        yield _warn(
+            "order",
+            "order not balanced: some arms ran earlier than others",
+            "use an even number of repeats",
+        )
+
+
+def coverage(data: Dataset) -> Iterator[Finding]:
+    """Intervals by session need sessions."""
+    count = min((part.rows["session_id"].nunique() for part in data.arms.values()), default=0)
+    measured = {"measured": float(count), "unit": "sessions"}
+    if count < COVERAGE_SESSIONS:
+        yield _warn(
+            "coverage",
+            f"{count} sessions < {COVERAGE_SESSIONS}: intervals may cover less than 95%",
+            "run more sessions",
+            limit=float(COVERAGE_SESSIONS),
+            **measured,
+        )
+    elif count < P99_SESSIONS:
+        yield _warn(
+            "coverage_p99",
+            f"{count} sessions < {P99_SESSIONS}: the upper bound of a P99 may be too low",
+            "run more sessions before you promise a P99",
+            limit=float(P99_SESSIONS),
+            **measured,
+        )
+
+
+def bundled(data: Dataset) -> Iterator[Finding]:
+    """Chunks with several tokens hide gaps between them."""
+    for arm, part in data.arms.items():
+        rows = part.rows[part.rows["ok"].to_numpy(dtype=bool)]
+        known = rows[rows["completion_tokens"].notna() & rows["chunks"].notna()]
+        share = float((known["chunks"] < known["completion_tokens"]).mean()) if len(known) else 0.0
+        if share > BUNDLED_SHARE:
+            yield _warn(
+                "bundled",
+                f"chunks carry several tokens in {100 * share:.0f}% of replies: gaps inside a chunk are not seen",
+                "read icl and max_gap, not itl; switch off speculative decoding or token batching for exact gaps",
+                arm=arm,
+                measured=share,
+                limit=BUNDLED_SHARE,
+                unit="share",
+            )
+
+
+def hits_differ(data: Dataset) -> Iterator[Finding]:
+    """As it ran, some donors came too late: the planned hit was not to be had."""
+    for arm, part in data.arms.items():
+        planned, possible = part.rows["cached_tokens_planned"], part.rows["cached_tokens_possible"]
+        block = data.arm_facts(arm).get("block_tokens") or 1
+        known = possible.notna()
+        share = float((np.abs(planned - possible)[known] > block).mean()) if known.any() else 0.0
+        if share > HITS_DIFFER_SHARE:
+            yield _warn(
+                "hits_possible",
+                f"possible hits differ from the planned ones in {100 * share:.1f}% of requests",
+                "compare arms by possible hits; donors were still running when they were needed",
+                arm=arm,
+                measured=share,
+                limit=HITS_DIFFER_SHARE,
+                unit="share",
+            )
+
+
+def hits_unreported(data: Dataset) -> Iterator[Finding]:
+    """Without `cached_tokens` nothing checks that the cache did what the plan says."""
+    for arm, part in data.arms.items():
+        rows = part.rows[part.rows["ok"].to_numpy(dtype=bool)]
+        if len(rows) and rows["cached_tokens"].isna().all():
+            yield _warn(
+                "hits_unreported",
+                "the endpoint does not report cached tokens: served hits are unknown and cannot be checked",
+                "vLLM: --enable-prompt-tokens-details; SGLang: --enable-cache-report",
+                arm=arm,
+            )
+
+
+def lengths_unreported(data: Dataset) -> Iterator[Finding]:
+    """Without usage the length of a reply is not known."""
+    for arm, part in data.arms.items():
+        rows = part.rows[part.rows["ok"].to_numpy(dtype=bool)]
+        share = float(rows["completion_tokens"].isna().mean()) if len(rows) else 0.0
+        if share > 0:
+            yield _warn(
+                "lengths_unreported",
+                f"no usage in {100 * share:.1f}% of ok replies: their lengths are unknown and cannot be checked",
+                "let the endpoint send usage (stream_options.include_usage)",
+                arm=arm,
+                measured=share,
+                limit=0.0,
+                unit="share",
+            )
+
+
+def faster_than_baseline(data: Dataset) -> Iterator[Finding]:
+    """pdd prefills like the baseline, on the same chips: a smaller TTFT says that the arms are not treated alike."""
+    base = [arm for arm in data.arms if data.arm_facts(arm).get("emulated") == "baseline"]
+    for arm in data.arms:
+        if not base or data.arm_facts(arm).get("emulated") != "pdd":
+            continue
+        pair = data.pair(base[0], arm)
+        for stat in ("p50", "p90", "p99"):
+            change = pair.difference("ttft", stat)
+            if change.withheld is None and as_float(change.high) < 0:
+                yield _warn(
+                    "ttft_below_baseline",
+                    f"TTFT {stat.upper()} is below {base[0]}'s by {-1e3 * as_float(change.point):.1f} ms, more than "
+                    "its interval",
+                    "look for unequal fabric, overheads or chip counts before you believe it",
+                    arm=arm,
+                    measured=as_float(change.point),
+                    limit=0.0,
+                    unit="s",
+                )
+                break
+
+
+WARNINGS: tuple[Callable[[Dataset], Iterator[Finding]], ...] = (
+    interrupted,
+    single_arm,
+    order,
+    coverage,
+    bundled,
+    hits_differ,
+    hits_unreported,
+    lengths_unreported,
+    faster_than_baseline,
+)

@@ -1,0 +1,27 @@
+"""`pddbench check`: thresholds on a finished run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+
+@click.command()
+@click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
+@click.option("--that", "expressions", multiple=True, metavar="EXPR", help="A threshold (may be repeated).")
+@click.option("--strict", is_flag=True, help="A threshold that is undecided fails too.")
+@click.option("--json", "as_json", is_flag=True, help="Print the results as JSON.")
+@click.option("--allow", multiple=True, metavar="NAME", help="Let the trust rule NAME warn only (may be repeated).")
+def check(directory: Path, expressions: tuple[str, ...], strict: bool, as_json: bool, allow: tuple[str, ...]) -> int:
+    """Check the run in DIR: its own [check] table and every --that EXPR.
+
+    EXPR is ARM.METRIC.STAT OP VALUE UNIT, or ARM.METRIC.STAT OP k * ARM.METRIC.STAT, as in
+    'pdd.ttft.p90 < 2 s' or 'pdd.ttft.p90 < 1.2 * baseline.ttft.p90' (names: METRICS.md).
+
+    Breach (exit 99) when even the better end of the 95% interval violates it; pass when the worse end satisfies it;
+    else undecided: exit 0 with a warning, 99 with --strict. A withheld figure or an invalid run: 98.
+    """
+    from pddbench.report.checks import check_run
+
+    return check_run(directory, expressions, allow, strict=strict, as_json=as_json)

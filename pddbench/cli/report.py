@@ -1,0 +1,22 @@
+"""`pddbench report`: the table of a finished run again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+
+@click.command()
+@click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print summary.json instead of the table.")
+@click.option("--allow", multiple=True, metavar="NAME", help="Let the trust rule NAME warn only (may be repeated).")
+@click.option("--strict", is_flag=True, help="An undecided check fails too.")
+def report(directory: Path, as_json: bool, allow: tuple[str, ...], strict: bool) -> int:
+    """Print the table of the run in DIR again; rewrite summary.json and the plots.
+
+    DIR is a run folder, or a folder that holds exactly one.
+    """
+    from pddbench.report.answer import answer
+
+    return answer(directory, allow, strict=strict, as_json=as_json)

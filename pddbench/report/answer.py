@@ -1,0 +1,86 @@
+"""The answer of a finished run: summary.json, plots, the table on the terminal, checks, and the exit code."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from pddbench import exitcodes
+from pddbench.analyze.check import Check, CheckResult, evaluate, exit_code, parse_checks
+from pddbench.analyze.dataset import Dataset
+from pddbench.analyze.summary import build, to_dict
+from pddbench.errors import InputError
+from pddbench.report import units
+from pddbench.runfolder.load import load
+
+
+def answer(path: Path, allow: Collection[str] = (), *, strict: bool = False, as_json: bool = False) -> int:
+    """Summarise the run in `path`, write summary.json and the plots, print table and checks; returns 0, 1, 98 or 99.
+
+    With `as_json` the summary, with a key `checks`, is printed instead of the table.
+    """
+    data = Dataset(load(path))
+    summary = build(data, allow)
+    plain = to_dict(summary)
+    write(data, plain)
+    results = evaluate(own_checks(data), data)
+    if as_json:
+        print_json(plain | {"checks": msgspec.to_builtins(results)})
+    else:
+        from rich.console import Console
+
+        from pddbench.report.table import render
+
+        console = Console(highlight=False)
+        render(plain, console)
+        print_checks(results)
+    return exitcodes.worst([summary.exit_code, exit_code(results, strict)])
+
+
+def own_checks(data: Dataset) -> list[Check]:
+    """The thresholds the experiment came with."""
+    manifest = data.run.manifest
+    table = manifest.get("check") or (manifest.get("config") or {}).get("check") or {}
+    return parse_checks(table, data.run.arms)
+
+
+def write(data: Dataset, summary: dict[str, Any]) -> None:
+    """Write summary.json and the plots into the run folder."""
+    from pddbench.report.plot import plot_dataset
+
+    folder = data.run.path
+    try:
+        text = msgspec.json.format(msgspec.json.encode(summary), indent=2)
+        (folder / "summary.json").write_bytes(text + b"\n")
+        plot_dataset(data, folder)
+    except OSError as error:
+        raise InputError(f"{folder}: cannot be written to ({error.strerror})") from error
+
+
+def print_json(value: Any) -> None:
+    """A value as indented JSON on stdout."""
+    import click
+
+    click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
+
+
+def print_checks(results: Iterable[CheckResult]) -> None:
+    """One line a threshold: how it came out, and on which interval."""
+    import click
+
+    for result in results:
+        click.echo(check_line(result))
+
+
+def check_line(result: CheckResult) -> str:
+    """`breach: pdd.ttft.p90 < 1 s (1.32 [1.20, 1.41] s)`."""
+    if result.reason:
+        return f"{result.status}: {result.text} ({result.reason})"
+    figure = msgspec.to_builtins(result.figure)
+    scale, unit = units.pick([figure], figure["unit"])
+    what = "difference " if "*" in result.text or (result.limit == 0 and result.figure.deff is None) else ""
+    warn = " (only a warning)" if result.severity == "warn" and result.status != "pass" else ""
+    return f"{result.status}: {result.text} ({what}{units.cell(figure, scale)} {unit}){warn}"
