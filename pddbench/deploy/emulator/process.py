@@ -304,6 +304,8 @@ def main() -> None:
         return  # the parent ended before it said anything
     spec = msgspec.json.decode(line, type=ProcessSpec)
     _ask_for_short_slices()
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # a connection a client
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(_serve(role, spec))
 
