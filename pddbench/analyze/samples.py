@@ -187,7 +187,8 @@ class ArmData:
         if name == "seam_stall":
             return self._stall
         if name == "eager_tokens":
-            column = np.where(rows["pipeline"] == "P-RLD-MD", rows["tokens_rld"], np.nan)
+            eager = (rows["pipeline"] == "P-RLD-MD").to_numpy(dtype=bool, na_value=False)
+            column = np.where(eager, rows["tokens_rld"], np.nan)
         elif name == "handoff_bytes":
             column = np.where(np.isnan(rows["handoff_token"]), np.nan, rows["handoff_bytes"])
         elif name in ("kv_wan_bytes", "kv_wan_s"):

@@ -54,6 +54,8 @@ class Schedule:
         """Children whose last parent this was, with their times; a parent's end is that of its answer or failure."""
         out = []
         for child in self.children.get(parent, ()):
+            if child not in self._missing:
+                continue  # dropped with another parent
             self._missing[child] -= 1
             if not self._missing[child]:
                 del self._missing[child]

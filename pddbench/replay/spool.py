@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import mmap
 import os
 import queue
@@ -28,6 +29,7 @@ class SpoolWriter:
             self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o644)
         except OSError as error:
             raise WorldError(f"cannot write the spool {path}: {error.strerror}") from None
+        fcntl.flock(self._fd, fcntl.LOCK_EX)  # tells `recover` that this run lives; SIGKILL releases it
         self.path = path
         self._queue: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._failed: OSError | None = None
@@ -179,9 +181,25 @@ class Spool:
                     out.not_sent = frame
         return out
 
+    def count_sent(self) -> tuple[int, int]:
+        """How many requests were sent, and how many of those have no end."""
+        handed, ended = frames.kind_of(frames.Handed), frames.kind_of(frames.Ended)
+        kinds = [self._map[at + 4] for at in self._offsets.tolist()]
+        return kinds.count(handed), kinds.count(handed) - kinds.count(ended)
+
     def close(self) -> None:
         """Unmap the file."""
         self._map.close()
+
+
+def is_being_written(path: Path) -> bool:
+    """Whether the process that writes this spool is alive."""
+    with path.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
 
 
 def read_spool(path: Path) -> Spool:

@@ -99,15 +99,15 @@ def _invalid(runs: Sequence[Dataset], allow: Sequence[str]) -> list[str]:
 
 
 def show(comparison: Comparison, *, as_json: bool) -> int:
-    """Print a comparison; returns 98 when a run broke its rules, 2 when nothing could be compared, else 0."""
+    """Print a comparison; returns 98 when a run broke its rules, else 0. InputError when nothing could be compared."""
+    if not comparison.pairs:
+        raise InputError("nothing to compare: " + "; ".join(comparison.not_comparable))
     if as_json:
         from pddbench.report.answer import print_json
 
         print_json(msgspec.to_builtins(comparison))
     else:
         _print(comparison)
-    if not comparison.pairs:
-        return exitcodes.BAD_INPUT
     return exitcodes.INVALID if comparison.invalid else exitcodes.GOOD
 
 

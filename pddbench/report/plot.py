@@ -104,7 +104,7 @@ def _dress(axes: Any, data: Dataset, most: int) -> None:
     axes.yaxis.set_major_formatter(_seconds)
     axes.yaxis.set_minor_formatter(_seconds_sparse(axes))
     axes.grid(True, which="major", color="0.88", linewidth=0.8)
-    axes.set_xlabel("percentile of all planned requests")
+    axes.set_xlabel("percentile of all planned requests (bands: 95% by session)")
     axes.set_ylabel("TTFT from due")
     axes.set_title(escape(_title(data)), fontsize=10)
     axes.tick_params(which="both", labelsize=8)

@@ -17,6 +17,7 @@ from pddbench.text import printable
 _LABEL = 20
 _CELL = 19
 _CELL_MOST = 27
+_LABEL_MOST = 42
 
 
 def render(summary: dict[str, Any], console: Console) -> None:
@@ -81,16 +82,19 @@ def _error_bar(arms: dict[str, Any]) -> str:
     return "error bar, P99 in ms: " + ", ".join(said) if said else "error bar not known"
 
 
-def _cell_width(console: Console, columns: int) -> int:
-    return max(_CELL, min(_CELL_MOST, (console.width - _LABEL) // columns - 1))
+def _widths(console: Console, columns: int) -> tuple[int, int]:
+    """Widths of the label column and of the others: cells grow first, then labels."""
+    cell = max(_CELL, min(_CELL_MOST, (console.width - _LABEL) // columns - 1))
+    return max(_LABEL, min(_LABEL_MOST, console.width - columns * (cell + 1))), cell
 
 
 def _grid(console: Console, columns: Sequence[str], title: str = "", header: bool = True) -> Table:
     """An empty table whose columns are equally wide from section to section."""
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, show_header=header, pad_edge=False, padding=0)
-    table.add_column(Text(title), width=_LABEL, overflow="fold")
+    label, cell = _widths(console, len(columns))
+    table.add_column(Text(title), width=label, overflow="fold")
     for name in columns:
-        table.add_column(Text(name), justify="right", width=_cell_width(console, len(columns)), overflow="fold")
+        table.add_column(Text(name), justify="right", width=cell, overflow="fold")
     return table
 
 
@@ -154,8 +158,9 @@ def _section(
     console.print()
     console.print(Text(title, style="bold"))
     table = _grid(console, columns, header=header)
+    _, width = _widths(console, len(columns))
     for label, cells in body:
-        table.add_row(Text(label), *(_cell(cell, _cell_width(console, len(columns))) for cell in cells))
+        table.add_row(Text(label), *(_cell(cell, width) for cell in cells))
     console.print(table)
 
 

@@ -17,8 +17,11 @@ OUTCOMES = ("ok", "truncated", "http_error", "stream_error", "timeout", "cancell
 
 _IDENTITY = {"request_id": "string", "session_id": "string", "turn": "int32", "kind": "string",
              "arm": "string", "repeat": "int32", "phase": "string"}  # fmt: skip
-_TIMES = ("scheduled_ns", "ready_ns", "due_ns", "throttle_wait_ns", "sent_ns", "first_byte_ns", "first_chunk_ns",
-          "first_token_ns", "second_token_ns", "last_token_ns", "end_ns", "kernel_first_token_ns")  # fmt: skip
+# sent_ns: a connection was ready and the request began to leave. connect_wait_ns: what it waited for one (0: reused).
+# Our own lateness is therefore sent - due - throttle_wait - connect_wait. first_byte_ns: the response's head was there.
+_TIMES = ("scheduled_ns", "ready_ns", "due_ns", "throttle_wait_ns", "connect_wait_ns", "sent_ns", "first_byte_ns",
+          "first_chunk_ns", "first_token_ns", "second_token_ns", "last_token_ns", "end_ns",
+          "kernel_first_token_ns")  # fmt: skip
 _TOKENS = ("input_tokens_planned", "prompt_tokens", "cached_tokens_planned", "cached_tokens_possible",
            "cached_tokens_ceiling", "cached_tokens", "output_tokens_planned", "completion_tokens",
            "chunks")  # fmt: skip

@@ -1,0 +1,31 @@
+"""`pddbench recover DIR`: finish the run folder of a run that was killed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import msgspec
+
+
+@click.command()
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print what was recovered as JSON.")
+def recover(folder: Path, as_json: bool) -> None:
+    """Finish the run folder FOLDER of a run that was killed: its spools become Parquet, the manifest says partial."""
+    from pddbench.errors import WorldError
+    from pddbench.runfolder import recover as recovering
+
+    found = recovering.recover(folder)
+    absent = recovering.missing(folder)
+    if as_json:
+        click.echo(msgspec.json.encode({"recovered": found, "missing": absent}).decode())
+    else:
+        for one in found:
+            click.echo(one.sentence)
+        if absent:
+            click.echo(f"never began: {', '.join(absent)}")
+        if not found:
+            click.echo("nothing to recover: no spool is left in this folder")
+    if found and all(one.error is not None for one in found):
+        raise WorldError(f"nothing of {folder} could be recovered")

@@ -1,0 +1,282 @@
+"""From spool to Parquet: one row a planned request, in plan order, without holding a run in memory.
+
+Two passes. The first interprets each request's stream and writes rows and events, row group by row group, to
+temporary files in `spool/`. The second adds the hits that were possible, which need everybody's times. Then the
+files are renamed into place, and only after that the spool goes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pddbench.replay.spool import RequestFrames, Spool, read_spool
+from pddbench.replay.stream import Facts, StreamResult, interpret
+from pddbench.runfolder.schema import EVENTS, HEALTH, REQUESTS, SCHEMA_VERSION, arrow_schema
+from pddbench.runfolder.spooled import (
+    ArmFacts,
+    clear,
+    load_arm,
+    load_plan,
+    remove_spool,
+    save_arm,
+    save_plan,
+    spool_path,
+    spools,
+)
+from pddbench.workload.plan import Plan, PlannedRequest
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+    import pyarrow as pa
+
+    Ints = npt.NDArray[np.int64]
+
+__all__ = ["clear", "finish_arm", "load_arm", "load_plan", "save_arm", "save_plan", "spool_path", "spools"]
+
+ROWS_A_GROUP = 2048
+KILLED = "the run was killed while this request was in flight"
+_HITS = ("cached_tokens_possible", "cached_tokens_ceiling")
+_FROM_STREAM = (
+    "chunks", "prompt_tokens", "cached_tokens", "completion_tokens", "max_gap_token", "tokens_p", "tokens_rld",
+    "tokens_md", "pipeline", "handoff_mode", "handoff_token", "handoff_rounds", "handoff_bytes", "kv_wan_bytes",
+    "kv_wan_wire_bytes", "kv_wan_ns", "finish_reason", "outcome", "error", "output_sha256",
+)  # fmt: skip
+_STAMPS = ("first_byte_ns", "first_chunk_ns", "first_token_ns", "second_token_ns", "last_token_ns",
+           "kernel_first_token_ns")  # fmt: skip
+
+
+def finish_arm(folder: Path, arm: str, repeat: int) -> None:
+    """Turn the spool of one run into its Parquet files. Raises `WorldError` when plan, facts or spool are missing."""
+    facts, plan = load_arm(folder, arm, repeat), load_plan(folder, repeat)
+    spool = read_spool(spool_path(folder, arm, repeat))
+    try:
+        _Finisher(folder, plan, facts, spool).run()
+    finally:
+        spool.close()
+    remove_spool(folder, arm, repeat)
+
+
+class _Finisher:
+    """One run of an arm on its way from spool to Parquet."""
+
+    def __init__(self, folder: Path, plan: Plan, facts: ArmFacts, spool: Spool) -> None:
+        self._folder, self._plan, self._facts, self._spool = folder, plan, facts, spool
+        self._block = facts.block_tokens or 1
+        self._times = _Times(len(plan.requests))
+
+    def run(self) -> None:
+        """All three tables; each is complete before it gets its name, `requests` last."""
+        self._first_pass()
+        self._second_pass()
+        self._write("health", HEALTH, self._health_groups())
+        for table in ("health", "events", "requests"):
+            target = self._folder / table
+            target.mkdir(exist_ok=True)
+            self._part(table).replace(target / f"{self._facts.arm}.{self._facts.repeat}.parquet")
+        self._part("rows").unlink()
+
+    def _part(self, table: str) -> Path:
+        return self._folder / "spool" / f"{self._facts.arm}.{self._facts.repeat}.{table}.part"
+
+    def _write(self, table: str, columns: dict[str, str], groups: Iterator[list[dict[str, Any]]]) -> None:
+        import pyarrow as pa
+
+        schema = _schema(columns)
+        with _writer(self._part(table), schema) as writer:
+            for rows in groups:
+                writer.write_table(pa.Table.from_pylist(rows, schema=schema))
+
+    def _first_pass(self) -> None:
+        """Rows without possible hits, and events."""
+        import pyarrow as pa
+
+        schema = _schema(EVENTS)
+        with _writer(self._part("events"), schema) as events_writer:
+
+            def groups() -> Iterator[list[dict[str, Any]]]:
+                for first in range(0, len(self._plan.requests), ROWS_A_GROUP):
+                    rows, events = [], []
+                    for request in self._plan.requests[first : first + ROWS_A_GROUP]:
+                        row, event = self._row(request)
+                        rows.append(row)
+                        events.append(event)
+                    events_writer.write_table(pa.Table.from_pylist(events, schema=schema))
+                    yield rows
+
+            self._write("rows", REQUESTS, groups())
+
+    def _second_pass(self) -> None:
+        """The rows again, with the hits that were possible as it ran."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        hits = self._times.hits(self._plan, self._block)
+        schema = _schema(REQUESTS)
+        first = 0
+        with _writer(self._part("requests"), schema) as writer, pq.ParquetFile(self._part("rows")) as rows:
+            for batch in rows.iter_batches(ROWS_A_GROUP):
+                table = pa.Table.from_batches([batch])
+                for name in _HITS:
+                    values, missing = hits[name]
+                    piece = slice(first, first + table.num_rows)
+                    column = pa.array(values[piece], type=pa.int32(), mask=missing[piece])
+                    table = table.set_column(table.schema.get_field_index(name), schema.field(name), column)
+                writer.write_table(table.cast(schema))
+                first += table.num_rows
+
+    def _row(self, request: PlannedRequest) -> tuple[dict[str, Any], dict[str, Any]]:
+        """A request's row and its events."""
+        frames = self._spool.request(request.index)
+        row = _planned(request, self._facts, self._block)
+        event: dict[str, Any] = {
+            "request_id": request.request_id, "arm": self._facts.arm, "repeat": self._facts.repeat,
+            "gaps_us": [], "chunk_tokens": [], "stage": [],
+        }  # fmt: skip
+        if frames.handed is None:
+            self._not_sent(row, frames)
+            return row, event
+        result = interpret(frames.reads, _exchange_facts(frames))
+        self._times.note(request.index, frames, result)
+        self._sent(row, frames, result)
+        event["gaps_us"] = [self._us(after - before) for before, after in pairwise(result.token_ns)]
+        event["chunk_tokens"], event["stage"] = result.chunk_tokens, result.stage
+        return row, event
+
+    def _not_sent(self, row: dict[str, Any], frames: RequestFrames) -> None:
+        row["outcome"], row["error"] = "not_sent", "run_ended"
+        if frames.not_sent is not None:
+            row["error"] = frames.not_sent.reason
+            for name in ("scheduled_ns", "ready_ns", "due_ns"):
+                row[name] = self._since_t0(getattr(frames.not_sent, name))
+
+    def _sent(self, row: dict[str, Any], frames: RequestFrames, result: StreamResult) -> None:
+        handed, answered = frames.handed, frames.answered
+        assert handed is not None
+        for name in ("scheduled_ns", "ready_ns", "due_ns"):
+            row[name] = self._since_t0(getattr(handed, name))
+        row["throttle_wait_ns"] = self._scaled(handed.throttle_wait_ns)
+        row["body_sha256"] = handed.body_sha256
+        if answered is not None:
+            row["http_status"] = answered.status
+            row["sent_ns"] = self._since_t0(answered.sent_ns)
+            if answered.sent_ns is not None:
+                row["connect_wait_ns"] = self._scaled(answered.sent_ns - handed.handed_ns)
+        row["end_ns"] = self._since_t0(frames.ended.end_ns) if frames.ended is not None else None
+        for name in _STAMPS:
+            row[name] = self._since_t0(getattr(result, name))
+        for name in _FROM_STREAM:
+            row[name] = getattr(result, name)
+        row["max_gap_ns"] = self._scaled(result.max_gap_ns)
+
+    def _since_t0(self, t_ns: int | None) -> int | None:
+        """Wall CLOCK_MONOTONIC to experiment time since t0."""
+        return None if t_ns is None else self._scaled(t_ns - self._spool.t0_ns)
+
+    def _scaled(self, wall_ns: int | None) -> int | None:
+        return None if wall_ns is None else round(wall_ns * self._facts.speed)
+
+    def _us(self, wall_ns: int) -> int:
+        return round(wall_ns * self._facts.speed / 1000)
+
+    def _health_groups(self) -> Iterator[list[dict[str, Any]]]:
+        rows: list[dict[str, Any]] = []
+        for sample in self._spool.health:
+            rows.append(
+                {
+                    "arm": self._facts.arm,
+                    "repeat": self._facts.repeat,
+                    "t_ns": sample.t_ns - self._spool.t0_ns,
+                    "process": "client",
+                    "loop_lag_ns": sample.loop_lag_ns,
+                    "cpu_share": sample.cpu_share,
+                    "run_delay_ns": sample.run_delay_ns,
+                    "rss_bytes": sample.rss_bytes,
+                    "in_flight": sample.in_flight,
+                }
+            )
+            if len(rows) == ROWS_A_GROUP:
+                yield rows
+                rows = []
+        yield rows
+
+
+class _Times:
+    """When each request was sent, got its first token and ended (wall ns), for the hits that were possible."""
+
+    def __init__(self, n: int) -> None:
+        import numpy as np
+
+        from pddbench.trace.hits import NEVER_NS
+
+        self._never = NEVER_NS
+        self._sent, self._first, self._answer = (np.full(n, NEVER_NS, dtype=np.int64) for _ in range(3))
+
+    def note(self, index: int, frames: RequestFrames, result: StreamResult) -> None:
+        """Keep the times of one request."""
+        if frames.answered is None or frames.answered.sent_ns is None:
+            return
+        self._sent[index] = frames.answered.sent_ns
+        if result.first_token_ns is not None:
+            self._first[index] = self._answer[index] = result.first_token_ns
+        elif frames.ended is not None:
+            self._answer[index] = frames.ended.end_ns
+
+    def hits(self, plan: Plan, block: int) -> dict[str, tuple[Ints, npt.NDArray[np.bool_]]]:
+        """Possible hits and their ceiling: values, and where there are none (the request was never sent)."""
+        import numpy as np
+
+        from pddbench.runfolder.ceiling import ceiling_hits
+        from pddbench.trace.hits import possible_hits
+
+        donors = [request.prefix_of for request in plan.requests]
+        most = np.array([request.input_tokens - 1 for request in plan.requests], dtype=np.int64)
+        possible = possible_hits(plan.requests, donors, self._sent, self._first)
+        ceiling = ceiling_hits(plan.requests, donors, self._answer, self._sent)
+        missing = self._sent == self._never
+        return {
+            name: (np.minimum(hits, most) // block * block, missing)
+            for name, hits in zip(_HITS, (possible, ceiling), strict=True)
+        }
+
+
+def _planned(request: PlannedRequest, facts: ArmFacts, block: int) -> dict[str, Any]:
+    """What a row holds before anything happened."""
+    return {
+        "request_id": request.request_id,
+        "session_id": request.session_id,
+        "turn": request.turn,
+        "kind": request.kind,
+        "arm": facts.arm,
+        "repeat": facts.repeat,
+        "phase": request.phase,
+        "input_tokens_planned": request.input_tokens,
+        "output_tokens_planned": request.output_tokens,
+        "cached_tokens_planned": request.cached_tokens_planned // block * block,
+        "plan_sha256": request.plan_sha256,
+    }
+
+
+def _exchange_facts(frames: RequestFrames) -> Facts:
+    """What the transport knew of an exchange; one without an end was in flight when the run was killed."""
+    answered, ended = frames.answered, frames.ended
+    facts = Facts("cancelled", error=KILLED)
+    if ended is not None:
+        facts.ending, facts.error = ended.ending, ended.error  # type: ignore[assignment]  # written from an Ending
+    if answered is not None:
+        facts.status, facts.headers_ns = answered.status, answered.headers_ns
+        facts.content_type, facts.location = answered.content_type, answered.location
+    return facts
+
+
+def _schema(columns: dict[str, str]) -> pa.Schema:
+    return arrow_schema(columns, {"pddbench_schema_version": str(SCHEMA_VERSION)})
+
+
+def _writer(path: Path, schema: pa.Schema) -> Any:
+    import pyarrow.parquet as pq
+
+    return pq.ParquetWriter(path, schema, compression="zstd")

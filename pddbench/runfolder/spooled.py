@@ -1,0 +1,90 @@
+"""Names and small files of a run folder's `spool/`: what is needed to finish a run that was killed."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from pddbench.errors import WorldError
+from pddbench.workload.plan import Plan
+
+T = TypeVar("T")
+
+
+class ArmFacts(msgspec.Struct):
+    """What finishing an arm's run needs besides plan and spool."""
+
+    arm: str
+    repeat: int
+    speed: float = 1.0
+    block_tokens: int | None = None
+
+
+def spool_path(folder: Path, arm: str, repeat: int) -> Path:
+    """The spool of one run of an arm."""
+    return folder / "spool" / f"{arm}.{repeat}.spool"
+
+
+def save_plan(folder: Path, repeat: int, plan: Plan) -> None:
+    """Keep the plan of a repeat next to its spools."""
+    _write(folder / "spool" / f"plan.{repeat}.msgpack", msgspec.msgpack.encode(plan))
+
+
+def load_plan(folder: Path, repeat: int) -> Plan:
+    """The plan of a repeat. Raises `WorldError` when it was not saved."""
+    path = folder / "spool" / f"plan.{repeat}.msgpack"
+    return _read(path, msgspec.msgpack.Decoder(Plan))
+
+
+def save_arm(folder: Path, arm: str, repeat: int, speed: float, block_tokens: int | None) -> None:
+    """Keep the facts of an arm's run next to its spool."""
+    facts = ArmFacts(arm, repeat, speed, block_tokens)
+    _write(folder / "spool" / f"{arm}.{repeat}.json", msgspec.json.encode(facts))
+
+
+def load_arm(folder: Path, arm: str, repeat: int) -> ArmFacts:
+    """The facts of an arm's run. Raises `WorldError` when they were not saved."""
+    return _read(folder / "spool" / f"{arm}.{repeat}.json", msgspec.json.Decoder(ArmFacts))
+
+
+def spools(folder: Path) -> list[tuple[str, int]]:
+    """Arm and repeat of every spool that is still there, sorted."""
+    found = []
+    for path in (folder / "spool").glob("*.spool"):
+        arm, _, repeat = path.stem.rpartition(".")
+        if arm and repeat.isdigit():
+            found.append((arm, int(repeat)))
+    return sorted(found, key=lambda run: (run[1], run[0]))
+
+
+def remove_spool(folder: Path, arm: str, repeat: int) -> None:
+    """An arm's run is in place: its spool is not needed any more."""
+    spool_path(folder, arm, repeat).unlink(missing_ok=True)
+    (folder / "spool" / f"{arm}.{repeat}.json").unlink(missing_ok=True)
+
+
+def clear(folder: Path) -> bool:
+    """Remove the spool folder when no spool is left in it; whether it is gone."""
+    if spools(folder):
+        return False
+    shutil.rmtree(folder / "spool", ignore_errors=True)
+    return True
+
+
+def _write(path: Path, data: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_suffix(path.suffix + ".tmp")
+    temporary.write_bytes(data)
+    temporary.replace(path)
+
+
+def _read(path: Path, decoder: msgspec.msgpack.Decoder[T] | msgspec.json.Decoder[T]) -> T:
+    try:
+        return decoder.decode(path.read_bytes())
+    except OSError as error:
+        raise WorldError(f"cannot read {path}: {error.strerror}; this run cannot be finished without it") from None
+    except msgspec.MsgspecError as error:
+        raise WorldError(f"{path} is damaged ({error}); this run cannot be finished without it") from None

@@ -1,0 +1,205 @@
+"""Every rule of trust: a planted fault fires it, by name and with its figure, and a healthy run does not."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from pddbench.analyze import trust
+from pddbench.analyze.dataset import Dataset
+from pddbench.analyze.summary import build
+from pddbench.errors import InputError
+from pddbench.runfolder.load import load
+
+from .synth import Recipe, fail, make_run
+
+
+def found(folder, allow=(), **recipe):
+    data = Dataset(load(make_run(folder, Recipe(tokens=12, **recipe))))
+    return {f"{f.rule}:{f.level}": f for f in trust.findings(data, allow)}
+
+
+def only_pdd(change):
+    """An edit that spoils the requests of arm pdd only."""
+
+    def edit(arm, repeat, requests, events, server, health):
+        if arm == "pdd":
+            change(repeat, requests, events, server, health)
+
+    return edit
+
+
+def late_sends(repeat, requests, *_):
+    for i in range(0, len(requests["sent_ns"]), 50):
+        requests["sent_ns"][i] += 6_000_000
+
+
+def slow_loop(repeat, requests, events, server, health):
+    health["loop_lag_ns"] = [[100_000, 7_000_000]] * len(health["t_ns"])
+
+
+def warm_cache(repeat, requests, *_):
+    requests["cached_tokens"][5] = requests["cached_tokens_ceiling"][5] + 65
+
+
+def short(repeat, requests, *_):
+    requests["completion_tokens"][7] -= 1
+
+
+def held(repeat, requests, *_):
+    requests["throttle_wait_ns"][7] = 2_000_000
+
+
+def busy(repeat, requests, events, server, health):
+    health["cpu_share"][20:25] = [0.9] * 5
+
+
+def late_emulator(repeat, requests, events, server, health):
+    server["value"] = [1e5, 11e6]
+
+
+def other_plan(repeat, requests, *_):
+    requests["plan_sha256"][3] = "another"
+
+
+def backwards(repeat, requests, *_):
+    requests["first_token_ns"][3] = requests["sent_ns"][3] - 1
+
+
+def overloaded(repeat, requests, *_):
+    """TTFT of each session grows with its arrival, fivefold over the run's last half."""
+    sessions = [int(name[1:]) for name in requests["session_id"]]
+    for i, s in enumerate(sessions):
+        extra = int(max(0, s - 50) * 40e6)
+        for name in ("first_byte_ns", "first_chunk_ns", "first_token_ns", "second_token_ns", "last_token_ns", "end_ns"):
+            requests[name][i] += extra
+
+
+@pytest.mark.parametrize(
+    ("rule", "change"),
+    [
+        ("send_lag", late_sends),
+        ("loop_lag", slow_loop),
+        ("hits", warm_cache),
+        ("lengths", short),
+        ("throttle", held),
+        ("client_cpu", busy),
+        ("emulator_late", late_emulator),
+        ("clock", backwards),
+        ("backlog", overloaded),
+    ],
+)
+def test_planted_fault_fires_its_rule(tmp_path, rule, change):
+    """Each fault must void the run under its own name, for its arm, with figures and advice; allowed, it only warns."""
+    got = found(tmp_path / "a", edit=only_pdd(change))
+    invalid = {f.rule for f in got.values() if f.level == "invalid"}
+    assert invalid == {rule}
+    finding = got[f"{rule}:invalid"]
+    assert finding.arm == "pdd" or rule == "clock"
+    assert finding.measured > finding.limit and finding.advice
+    allowed = found(tmp_path / "b", allow=[rule], edit=only_pdd(change))
+    assert f"{rule}:invalid" not in allowed and allowed[f"{rule}:warning"].allowed
+
+
+def test_plan_bytes_and_salts(tmp_path):
+    """Arms with other plans, and repeats without a salt of their own, are not comparable."""
+    assert "bytes:invalid" in found(tmp_path / "a", edit=only_pdd(other_plan))
+    same = found(tmp_path / "b", manifest=lambda m: m.update(salts={"0": "x", "1": "x"}))
+    assert "same salt" in same["salt:invalid"].message
+    none = found(tmp_path / "c", manifest=lambda m: m.update(salts={"0": "x"}))
+    assert "repeat 1 has no salt" in none["salt:invalid"].message
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_healthy_run_fires_nothing(tmp_path, seed):
+    """A rule that fires on a healthy run teaches people to ignore 98."""
+    got = found(tmp_path, seed=seed)
+    assert not [f for f in got.values() if f.level == "invalid"]
+    assert set(got) == {"coverage_p99:warning"}
+
+
+def test_backlog_does_not_fire_on_a_ramp(tmp_path):
+    """While sessions fill up, latency rises somewhat and levels off: that is load, not a backlog."""
+
+    def ramp(repeat, requests, *_):
+        for i, name in enumerate(requests["session_id"]):
+            extra = int(150e6 * (1 - np.exp(-int(name[1:]) / 40)))
+            for column in ("first_token_ns", "second_token_ns", "last_token_ns", "end_ns"):
+                requests[column][i] += extra
+
+    assert "backlog:invalid" not in found(tmp_path, edit=only_pdd(ramp))
+
+
+def test_lags_are_judged_in_wall_time(tmp_path):
+    """At speed 10 a lag of 20 ms of experiment time is 2 ms of ours: fine; the emulator's lateness counts tenfold."""
+
+    def lag(repeat, requests, *_):
+        requests["sent_ns"] = [sent + 20_000_000 for sent in requests["sent_ns"]]
+
+    assert "send_lag:invalid" not in found(tmp_path / "a", speed=10.0, edit=only_pdd(lag), manifest=_quiet)
+    assert "emulator_late:invalid" in found(tmp_path / "b", speed=10.0)
+
+
+def _quiet(manifest):
+    pass
+
+
+def test_throttle_and_hits_have_slack(tmp_path):
+    """One block beyond the ceiling, and microseconds in the brake, are no faults."""
+
+    def slack(repeat, requests, *_):
+        requests["cached_tokens"][5] = requests["cached_tokens_ceiling"][5] + 64
+        requests["throttle_wait_ns"][6] = 50_000
+
+    got = found(tmp_path, edit=only_pdd(slack))
+    assert not [f for f in got.values() if f.level == "invalid"]
+
+
+def test_warnings(tmp_path):
+    """What must be said beside the figures is said."""
+
+    def odd(repeat, requests, *_):
+        requests["cached_tokens"] = [None] * len(requests["cached_tokens"])
+        requests["cached_tokens_possible"] = [n - 200 for n in requests["cached_tokens_possible"]]
+        requests["chunks"] = [n - 1 for n in requests["chunks"]]
+        requests["first_token_ns"] = [t - 20_000_000 for t in requests["first_token_ns"]]
+        requests["first_byte_ns"] = requests["first_chunk_ns"] = requests["first_token_ns"]
+
+    got = found(tmp_path / "a", repeats=1, sessions=90, edit=only_pdd(odd), manifest=lambda m: m.update(partial=True))
+    want = ("hits_unreported", "hits_possible", "bundled", "ttft_below_baseline", "order", "coverage", "partial")
+    assert set(want) == {f.rule for f in got.values()}
+    assert "single_arm:warning" in found(tmp_path / "b", arms=("mine",))
+
+    def silent(repeat, requests, *_):
+        requests["completion_tokens"] = [None] * len(requests["completion_tokens"])
+
+    assert "lengths_unreported:warning" in found(tmp_path / "c", edit=only_pdd(silent))
+
+
+def test_natural_lengths_are_free(tmp_path):
+    """Only pinned lengths can be wrong."""
+    natural = found(tmp_path, edit=only_pdd(short), manifest=lambda m: m.update(output="natural"))
+    assert "lengths:invalid" not in natural
+
+
+def test_unknown_rule_is_an_input_error():
+    """A misspelt --allow must not silently allow nothing."""
+    with pytest.raises(InputError, match="did you mean 'send_lag'"):
+        trust.check_names(["sendlag"])
+    trust.check_names(list(trust.RULES))
+
+
+def test_verdict_and_exit_code(tmp_path):
+    """Invalid ends in 98 with the rule's name, a dead arm in 1, and the experiment's own `allow` counts."""
+
+    def kill(repeat, requests, *_):
+        for i in range(len(requests["outcome"])):
+            fail(requests, i)
+
+    def verdict(name, **recipe):
+        summary = build(Dataset(load(make_run(tmp_path / name, Recipe(tokens=12, sessions=30, **recipe)))))
+        return summary.verdict, summary.exit_code
+
+    assert verdict("a", edit=only_pdd(warm_cache)) == ("invalid: hits", 98)
+    assert verdict("b", edit=only_pdd(warm_cache), manifest=lambda m: m.update(allow=["hits"]))[1] == 0
+    assert verdict("c", edit=only_pdd(kill)) == ("failed: no request succeeded in pdd", 1)

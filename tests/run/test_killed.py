@@ -1,0 +1,92 @@
+"""Stopped or killed halfway: nothing measured is lost, nothing is left behind."""
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from run_kit import BUSY, pddbench, small_rows, start, wait_for, write_trace
+
+import pddbench as package
+
+EXPERIMENT = """
+name = "killed"
+[workload]
+trace = "t.trace.jsonl"
+[emulator]
+speed = 2.0
+[[arm]]
+name = "naive"
+emulated = "naive"
+[[arm]]
+name = "pdd"
+emulated = "pdd"
+"""
+
+
+def begin(tmp_path):
+    """A run that takes some 20 s, once its first arm has answers in the spool."""
+    write_trace(tmp_path / "t.trace.jsonl", small_rows(40, start_gap_s=1.0))
+    (tmp_path / "e.toml").write_text(EXPERIMENT)
+    process = start("run", tmp_path / "e.toml", "--out", tmp_path / "out", *BUSY)
+    spool = tmp_path / "out" / "spool" / "naive.1.spool"
+    wait_for(lambda: spool.exists() and spool.stat().st_size > 60_000, "answers in the spool")
+    return process, emulators(process.pid)
+
+
+def emulators(pid):
+    """Process ids of the emulator's processes that `pid` started."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    found = [int(child) for child in children if "emulator" in Path(f"/proc/{child}/cmdline").read_text()]
+    assert found
+    return found
+
+
+def gone(pids):
+    """Whether none of them runs any more (a zombie has ended)."""
+
+    def state(pid):
+        try:
+            return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            return "gone"
+
+    return all(state(pid) in ("gone", "Z") for pid in pids)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signals_stop_cleanly(tmp_path, number):
+    """Without it, Ctrl-C or a CI timeout loses the run (TRAPS 63)."""
+    process, children = begin(tmp_path)
+    process.send_signal(number)
+    stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode == 128 + number, stderr
+    assert "Traceback" not in stderr
+    rows = package.load(str(tmp_path / "out")).requests
+    naive = rows[rows["arm"] == "naive"]
+    assert len(naive) == 120 and naive["request_id"].is_unique
+    assert (naive["outcome"] == "ok").sum() > 0
+    assert (naive.loc[naive["outcome"] == "not_sent", "error"] == "interrupted").all()
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    assert manifest["partial"] is True and manifest["signal"] == number
+    assert "stopped early" in " ".join(stdout.split())
+    wait_for(lambda: gone(children), "the emulator to end")
+
+
+def test_sigkill_loses_at_most_a_second(tmp_path):
+    """Without it, an out-of-memory kill loses hours of measurement, and leaves emulators running."""
+    process, children = begin(tmp_path)
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate(timeout=60)
+    wait_for(lambda: gone(children), "the emulator to end")
+    out = tmp_path / "out"
+    load = pddbench("report", out)
+    assert load.returncode == 2 and "pddbench recover" in load.stderr
+    done = pddbench("recover", out)
+    assert done.returncode == 0, done.stderr
+    assert "recovered" in done.stdout
+    rows = package.load(str(out)).requests
+    assert len(rows) == 120 and (rows["outcome"] == "ok").sum() > 0
+    assert json.loads((out / "manifest.json").read_text())["partial"] is True
+    assert pddbench("report", out, *BUSY).returncode in (0, 98)
