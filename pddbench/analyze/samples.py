@@ -81,7 +81,7 @@ class Ratio:
         if self.blank or self.rows == 0:
             figure.withheld = self.blank or "no rows"
         elif self.seen < 2:
-            figure.withheld = "one session: no interval by session"
+            figure.withheld = intervals.ONE_SESSION
         else:
             point = self.point()
             low, high = intervals.draws_interval(self.draws(weights), point)

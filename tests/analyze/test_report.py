@@ -256,9 +256,15 @@ def test_compare_command(folder, tmp_path):
 
 
 def test_one_session_says_why(tmp_path):
-    """A replay of a single conversation has no interval by session: every figure must say so, and nothing break."""
-    text = shown(summarise(load(make_run(tmp_path, Recipe(arms=("mine",), sessions=1, turns=30, repeats=1)))), 120)
-    assert "withheld (one session: no interval by session)" in " ".join(text.split())
+    """A replay of a single conversation has no interval by session: figures say so, and the rows are shown as rows."""
+    run = load(make_run(tmp_path, Recipe(arms=("mine",), sessions=1, turns=30, repeats=1)))
+    summary = summarise(run)
+    text = " ".join(shown(summary, 120).split())
+    assert "withheld (one session)" in text and "these rows only" in text
+    seen = summary["arms"]["mine"]["observed"]["ttft"]
+    ttft = (run.requests["first_token_ns"] - run.requests["sent_ns"]) / 1e9
+    assert (seen["low"], seen["high"]) == pytest.approx((ttft.min(), ttft.max()))
+    assert seen["point"] == pytest.approx(sorted(ttft)[14]) and seen["rows"] == 30
 
 
 def test_large_run_is_quick(tmp_path):
