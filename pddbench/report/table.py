@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pddbench.analyze import registry
+from pddbench.analyze.money import NO_PRICE
 from pddbench.report import rows, units
 from pddbench.text import printable
 
@@ -122,8 +123,10 @@ def _outcomes(console: Console, summary: dict[str, Any], arms: Sequence[str]) ->
 
 
 def _heading(title: str, summary: dict[str, Any]) -> str:
-    if title != "what it gives" or not summary["run"]["slo"]:
+    if title != "what it gives":
         return title
+    if not summary["run"]["slo"]:
+        return f"{title} (no SLO given: every ok request is good)"
     limits = ", ".join(f"{key} ≤ {limit:g}" for key, limit in summary["run"]["slo"].items())
     return f"{title} (SLO: {limits})"
 
@@ -135,7 +138,8 @@ def _figures(
     for label, metric, stats in wanted:
         for stat in stats:
             figures = [summary["arms"][arm]["figures"][f"{metric}.{stat}"] for arm in arms]
-            if all(figure["withheld"] == "no rows" for figure in figures):
+            reasons = {figure["withheld"] for figure in figures}
+            if reasons == {"no rows"} or (reasons == {NO_PRICE} and metric != "cost_per_hour"):
                 continue
             row = _row(f"{label} {rows.name(stat)}".strip(), figures, summary["run"]["currency"])
             out.append((label, row[1]) if metric in registry.HITS else row)  # their heading has the unit

@@ -81,8 +81,11 @@ def test_money(summary, tmp_path):
     def unpriced(manifest):
         manifest["arms"]["mine"]["roles"] = {}
 
-    run = load(make_run(tmp_path, Recipe(arms=("mine",), sessions=30, tokens=4, manifest=unpriced)))
-    assert summarise(run)["arms"]["mine"]["figures"]["cost_per_mtok.value"]["withheld"] == "no price"
+    run = load(make_run(tmp_path, Recipe(arms=("mine",), sessions=30, tokens=4, slo={}, manifest=unpriced)))
+    unknown = summarise(run)
+    assert unknown["arms"]["mine"]["figures"]["cost_per_mtok.value"]["withheld"] == "no price"
+    text = shown(unknown, 80)
+    assert text.count("no price") == 1 and "no SLO given" in text
 
 
 def test_buckets_and_lowest_bucket(summary):
