@@ -293,3 +293,41 @@ def test_reading_is_lazy(folder):
     run = load(folder)
     assert not {"requests", "events", "server", "health"} & set(vars(run))
     assert time.process_time() - start < 5
+
+
+def test_interrupted_run_with_an_arm_that_never_ran(tmp_path):
+    """After a signal whole arms, tables and times are missing: the answer must still come, and say so."""
+
+    def unsent(arm, repeat, requests, *_):
+        for i in range(200, len(requests["outcome"])):
+            fail(requests, i, "not_sent", "interrupted")
+            for name in ("due_ns", "sent_ns", "end_ns", "ready_ns", "throttle_wait_ns"):
+                requests[name][i] = None
+
+    recipe = Recipe(repeats=1, tokens=12, edit=unsent, manifest=lambda m: m.update(partial=True, signal="SIGINT"))
+    folder = make_run(tmp_path, recipe)
+    for name in ("requests", "events", "server", "health"):
+        (folder / name / "pdd.0.parquet").unlink()
+    (folder / "events" / "naive.0.parquet").unlink()
+    done = run_cli("report", folder)
+    assert done.exception is None and done.return_value == 1
+    assert "stopped early" in done.output and "no request succeeded in pdd" in done.output
+    assert run_cli("compare", folder, "--arms", "baseline,naive").return_value == 0
+
+
+def test_bare_rows_are_enough(tmp_path):
+    """An endpoint that tells nothing (no usage, no extension) and a run without events or health still get a table."""
+
+    untold = ("completion_tokens", "prompt_tokens", "cached_tokens", "cached_tokens_possible", "cached_tokens_ceiling",
+              "cached_tokens_planned", "pipeline", "tokens_p", "tokens_rld", "tokens_md")  # fmt: skip
+
+    def bare(arm, repeat, requests, events, *_):
+        for name in untold:
+            requests[name] = [None] * len(requests["outcome"])
+
+    folder = make_run(tmp_path, Recipe(arms=("mine", "other"), tokens=12, edit=bare))
+    for name in ("events", "server", "health"):
+        for file in (folder / name).iterdir():
+            file.unlink()
+    done = run_cli("report", folder)
+    assert done.exception is None and done.return_value == 0 and "lengths_unreported" in done.output
