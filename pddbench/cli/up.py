@@ -29,7 +29,7 @@ _POLL_S = 1.0
 @click.option("--rate-mbit", type=float, help="Rate of the link.")
 @click.option("--flow-rate-mbit", type=float, help="What one TCP flow can reach.")
 @click.option("--threshold", "threshold_s", type=float, metavar="S",
-              help="pdd: predicted KV transfer time above which RLD is used.  [default: 0.2]")  # fmt: skip
+              help="pdd: predicted KV transfer time above which RLD is used.  [default: 0.4]")  # fmt: skip
 @click.option("--no-drc", is_flag=True, help="No decode-side radix cache: all KV crosses the WAN.")
 @click.option("--first-token-from-p", is_flag=True, help="naive: P sends the first token.")
 @click.option("--model", default=None, help="Whose KV size to emulate.  [default: deepseek-v3-fp8]")

@@ -89,7 +89,7 @@ class EmulatorOptions(_Strict):
     kv_scale: float = 100.0
     model: str = "deepseek-v3-fp8"
     block_tokens: int = 64
-    threshold_s: float = 0.2
+    threshold_s: float = 0.4
     drc: bool = True  # decode-side radix cache: only un-hit KV crosses the WAN
     first_token_from_p: bool = False  # naive only: P sends the first token, the second waits
     tokens_per_chunk: int = 1
