@@ -331,3 +331,15 @@ def test_bare_rows_are_enough(tmp_path):
             file.unlink()
     done = run_cli("report", folder)
     assert done.exception is None and done.return_value == 0 and "lengths_unreported" in done.output
+
+
+def test_read_only_folder_still_answers(folder, monkeypatch):
+    """Somebody else's results on a read-only share: the table comes, then one sentence about what was not written."""
+
+    def refuse(*_):
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(Path, "write_bytes", refuse)
+    done = run_cli("report", folder)
+    assert "verdict: valid" in done.output
+    assert isinstance(done.exception, InputError) and "Read-only file system" in str(done.exception)
