@@ -15,7 +15,8 @@ from pddbench import __version__, exitcodes
 from pddbench.analyze import hits, registry, trust, trust_timing
 from pddbench.analyze.dataset import Dataset
 from pddbench.analyze.finding import Finding
-from pddbench.analyze.intervals import Figure
+from pddbench.analyze.intervals import Figure, number
+from pddbench.analyze.quantiles import sorted_quantile
 from pddbench.text import printable
 
 if TYPE_CHECKING:
@@ -39,7 +40,10 @@ class Bucket(msgspec.Struct, kw_only=True):
 
 
 class ArmSummary(msgspec.Struct, kw_only=True):
-    """One arm, phase measure. `figures` are error-adjusted (failures +inf); `ok_only` is null without failures."""
+    """One arm, phase measure. `figures` are error-adjusted (failures +inf); `ok_only` is null without failures.
+
+    `observed` are the smallest (`low`), median (`point`) and largest (`high`) of the rows: no estimate, no interval.
+    """
 
     requests: int
     sessions: int
@@ -52,6 +56,7 @@ class ArmSummary(msgspec.Struct, kw_only=True):
     error_bar: dict[str, float | None]
     figures: dict[str, Figure]
     ok_only: dict[str, Figure] | None
+    observed: dict[str, Figure]
     buckets: list[Bucket]
 
 
@@ -185,6 +190,7 @@ def _arm(data: Dataset, name: str, part: ArmData) -> ArmSummary:
         error_bar=_error_bar(data, name),
         figures=figures(part, registry.keys()),
         ok_only=_ok_only(part) if len(failed) else None,
+        observed={name: _observed(part, name) for name in registry.PAIRED},
         buckets=_buckets(part),
     )
 
@@ -206,6 +212,16 @@ def _counts(column: Any) -> dict[str, int]:
 def figures(part: ArmData, keys: Collection[str]) -> dict[str, Figure]:
     """`METRIC.STAT` figures of an arm."""
     return {key: part.figure(*key.split(".", 1)) for key in keys}
+
+
+def _observed(part: ArmData, name: str) -> Figure:
+    """What the rows hold, without a claim beyond them."""
+    ascending = part.values(name).index.ascending
+    unit = registry.METRICS[name].unit
+    if part.values(name).blank or len(ascending) == 0:
+        return Figure(unit=unit, withheld=part.values(name).blank or "no rows")
+    low, median, high = (number(sorted_quantile(ascending, q)) for q in (0.0, 0.5, 1.0))
+    return Figure(unit=unit, point=median, low=low, high=high, rows=len(ascending), note="rows only: no interval")
 
 
 def _ok_only(part: ArmData) -> dict[str, Figure]:
