@@ -211,3 +211,16 @@ def test_arms_that_cannot_be_built(arm, experiment, says):
     given_arm = Arm(name="x", **({"emulated": None} | arm if "base_url" in arm else arm))
     with pytest.raises(InputError, match=says):
         spec_of(given_arm, **experiment)
+
+
+def test_help_of_up_states_the_real_defaults():
+    """Breaks when a default changes in the experiment's types and the command's help keeps the old one."""
+    import re
+
+    from pddbench.cli.up import up
+
+    options = {param.name: param for param in up.params}
+    defaults = EmulatorOptions()
+    for name in ("speed", "kv_scale", "threshold_s", "model", "block_tokens", "tokens_per_chunk"):
+        shown = re.search(r"\[default: (.+?)\]", options[name].help).group(1)
+        assert shown in (str(getattr(defaults, name)), f"{getattr(defaults, name)}".removesuffix(".0"))
