@@ -97,6 +97,7 @@ class RunFacts(msgspec.Struct, kw_only=True):
     slo: dict[str, float]
     currency: str
     partial: bool
+    emulator_endpoints: dict[str, float] = {}
 
 
 class Summary(msgspec.Struct, kw_only=True):
@@ -163,7 +164,14 @@ def _facts(data: Dataset) -> RunFacts:
         slo=data.slo,
         currency=str((manifest.get("cost") or {}).get("currency") or "cost"),
         partial=bool(manifest.get("partial")),
+        emulator_endpoints=_emulator_endpoints(data),
     )
+
+
+def _emulator_endpoints(data: Dataset) -> dict[str, float]:
+    """Endpoints that say they are pddbench's own emulator, with their speed: their times are sped-up wall times."""
+    found = {name: (data.arm_facts(name).get("preflight") or {}).get("emulator") for name in data.arms}
+    return {name: float(facts["speed"]) for name, facts in found.items() if facts}
 
 
 def _arm(data: Dataset, name: str, part: ArmData) -> ArmSummary:
@@ -271,13 +279,22 @@ def _lowest_bucket(pair: Pair) -> PairBucket | None:
 
 
 def _codes(arms: dict[str, ArmSummary], found: list[Finding]) -> list[int]:
-    codes = [exitcodes.WORLD_FAILED for arm in arms.values() if not arm.outcomes.get("ok")]
+    codes = [exitcodes.WORLD_FAILED for _ in _dead(arms)]
     return codes + [exitcodes.INVALID for finding in found if finding.level == "invalid"]
+
+
+def _dead(arms: dict[str, ArmSummary]) -> list[str]:
+    """Arms that were sent requests of which none succeeded; one that a stopped run never reached is not among them."""
+    return [
+        name
+        for name, arm in arms.items()
+        if not arm.outcomes.get("ok") and arm.requests > arm.outcomes.get("not_sent", 0)
+    ]
 
 
 def _verdict(arms: dict[str, ArmSummary], found: list[Finding]) -> str:
     """The last line of the table."""
-    dead = [name for name, arm in arms.items() if not arm.outcomes.get("ok")]
+    dead = _dead(arms)
     if dead:
         return "failed: no request succeeded in " + ", ".join(dead)
     invalid = list(dict.fromkeys(finding.rule for finding in found if finding.level == "invalid"))

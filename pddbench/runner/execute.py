@@ -27,7 +27,7 @@ def execute(
     prepared: Prepared, folder: Path, facts: dict[str, Any], salts: dict[int, str], *, quiet: bool
 ) -> int | None:
     """Run every arm and repeat; returns the signal's exit code if one stopped it. Keeps `facts` (the manifest) up."""
-    from pddbench.runfolder.finish import save_plan
+    from pddbench.runfolder.finish import clear, save_plan
 
     for repeat in salts:
         save_plan(folder, repeat, prepared.plan)
@@ -47,6 +47,7 @@ def execute(
             facts["finished_utc"] = manifest.utc_now()
             manifest.write(folder, facts)
             raise
+        clear(folder)
         if stop.number is not None:
             facts["partial"], facts["signal"] = True, stop.number
         return stop.exit_code
