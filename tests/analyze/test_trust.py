@@ -15,7 +15,7 @@ from .synth import Recipe, fail, make_run
 
 
 def found(folder, allow=(), **recipe):
-    data = Dataset(load(make_run(folder, Recipe(tokens=12, **recipe))))
+    data = Dataset(load(make_run(folder, Recipe(**{"tokens": 12, "turns": 2} | recipe))))
     return {f"{f.rule}:{f.level}": f for f in trust.findings(data, allow)}
 
 
@@ -207,7 +207,7 @@ def test_verdict_and_exit_code(tmp_path):
             fail(requests, i)
 
     def verdict(name, **recipe):
-        summary = build(Dataset(load(make_run(tmp_path / name, Recipe(tokens=12, sessions=30, **recipe)))))
+        summary = build(Dataset(load(make_run(tmp_path / name, Recipe(tokens=12, sessions=30, turns=2, **recipe)))))
         return summary.verdict, summary.exit_code
 
     assert verdict("a", edit=only_pdd(warm_cache)) == ("invalid: hits", 98)
