@@ -140,7 +140,7 @@ def build(data: Dataset, allow: Collection[str] = ()) -> Summary:
         schema_version=SCHEMA_VERSION,
         pddbench=__version__,
         run=_facts(data),
-        verdict=_verdict(arms, found),
+        verdict=_verdict(arms, found, bool(manifest.get("partial"))),
         exit_code=exitcodes.worst(_codes(arms, found)),
         arms=arms,
         paired={other: pair_summary(data.pair(first, other), first) for other in others},
@@ -292,7 +292,7 @@ def _dead(arms: dict[str, ArmSummary]) -> list[str]:
     ]
 
 
-def _verdict(arms: dict[str, ArmSummary], found: list[Finding]) -> str:
+def _verdict(arms: dict[str, ArmSummary], found: list[Finding], partial: bool) -> str:
     """The last line of the table."""
     dead = _dead(arms)
     if dead:
@@ -301,4 +301,6 @@ def _verdict(arms: dict[str, ArmSummary], found: list[Finding]) -> str:
     if invalid:
         return "invalid: " + ", ".join(invalid)
     warnings = len(found)
-    return "valid" + (f", with {warnings} warning{'s' if warnings > 1 else ''}" if warnings else "")
+    return ("stopped early, valid so far" if partial else "valid") + (
+        f", with {warnings} warning{'s' if warnings > 1 else ''}" if warnings else ""
+    )

@@ -148,9 +148,17 @@ def _busiest(samples: pd.DataFrame) -> float:
 
 def emulator_late(data: Dataset) -> Iterator[Finding]:
     """A process of the emulated deployment woke up late, so its times are too long by that."""
-    for arm in data.arms:
+    for arm, part in data.arms.items():
         late = emulator_late_s(data, arm)
         limit = LATE_SHARE * median_ttft_s(data, arm)
+        if math.isnan(late) and data.arm_facts(arm).get("emulated") and part.rows["ok"].any():
+            yield Finding(
+                rule="emulator_late",
+                level="invalid",
+                arm=arm,
+                message="the emulator did not report how late its timers were",
+                advice="rerun it; a run that was killed has no such report",
+            )
         if late > limit:
             yield Finding(
                 rule="emulator_late",

@@ -108,7 +108,7 @@ class _Run:
             try:
                 end = in_loop(lambda: self._replay(url))
                 if deployment is not None:
-                    _save_server(self._folder, setup.name, self._repeat, deployment)
+                    _save_server(self._folder, setup.name, self._repeat, end.t0_ns, deployment)
             finally:
                 if spool_path(self._folder, setup.name, self._repeat).exists():
                     finish_arm(self._folder, setup.name, self._repeat)
@@ -173,7 +173,7 @@ def _serving(setup: ArmSetup) -> Iterator[tuple[str, Deployment | None]]:
         yield deployment.url + endpoint, deployment
 
 
-def _save_server(folder: Path, arm: str, repeat: int, deployment: Deployment) -> None:
+def _save_server(folder: Path, arm: str, repeat: int, t0_ns: int | None, deployment: Deployment) -> None:
     """What the deployment's processes say of themselves at the end of a run."""
     import time
 
@@ -182,7 +182,7 @@ def _save_server(folder: Path, arm: str, repeat: int, deployment: Deployment) ->
 
     from pddbench.runfolder.schema import SERVER, arrow_schema
 
-    now_ns = time.monotonic_ns()
+    now_ns = time.monotonic_ns() - (t0_ns or 0)
     rows = [
         {"arm": arm, "repeat": repeat, "t_ns": now_ns, "process": process, "metric": metric, "value": value}
         for process, metric, value in deployment.stats()

@@ -311,7 +311,7 @@ def test_interrupted_run_with_an_arm_that_never_ran(tmp_path):
     (folder / "events" / "naive.0.parquet").unlink()
     done = run_cli("report", folder)
     assert done.exception is None and done.return_value == 0
-    assert "stopped early" in done.output and "no request succeeded in pdd" in done.output
+    assert "stopped early" in done.output and "never begun: pdd" in done.output and "valid so far" in done.output
     assert run_cli("compare", folder, "--arms", "baseline,naive").return_value == 0
 
 
