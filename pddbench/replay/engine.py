@@ -26,6 +26,7 @@ from pddbench.replay.pace import Deadline, Pacer
 from pddbench.replay.schedule import Schedule, Times
 from pddbench.replay.spool import SpoolWriter
 from pddbench.replay.stream import Facts, Read, interpret
+from pddbench.timeliness import ask_for_short_slices
 from pddbench.workload.plan import Plan
 
 LEAD_NS = 50_000_000  # from the choice of t0 to t0: what is due at once is then not late
@@ -134,6 +135,7 @@ class _Engine:
         measure = [request.index for request in requests if request.phase != "warmup"]
         watch = self._loop.create_task(self._watch_stop())
         t0_ns, exact_timer = None, self._pacer.exact
+        ask_for_short_slices()
         with quiet_interpreter():
             self._pacer.call_at(time.monotonic_ns() + FLUSH_NS, self._flush_some)
             try:

@@ -6,12 +6,10 @@ A process says where it listens by one JSON line on stdout, and ends when its st
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import gc
 import json
 import os
 import resource
-import struct
 import sys
 import time
 import traceback
@@ -27,10 +25,10 @@ from pddbench.deploy.emulator.liveclock import LiveClock
 from pddbench.deploy.emulator.messages import AskStats, Hello, KvArrived, Message, Stats
 from pddbench.deploy.emulator.spec import EmulatorSpec
 from pddbench.deploy.emulator.wire import Wire
+from pddbench.timeliness import ask_for_short_slices
 from pddbench.wan.fluid import FluidLink
 
 _PUMP_S = 0.005  # wall seconds between two lots of filler; arrival times are the link's and do not depend on it
-_SLICE_NS = 300_000  # halves the lateness of timers on a busy host (default slice: about 3 ms)
 INTERNAL_HOST = "127.0.0.1"
 
 
@@ -254,15 +252,6 @@ def _end_on_error(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None
     os._exit(1)
 
 
-def _ask_for_short_slices() -> None:
-    """Ask the scheduler for short, early turns (Linux 6.12: the slice of a fair task; no privileges). Best effort."""
-    number = {"x86_64": 314, "aarch64": 274}.get(os.uname().machine)
-    if sys.platform == "linux" and number is not None and os.sched_getscheduler(0) == os.SCHED_OTHER:
-        nice = os.getpriority(os.PRIO_PROCESS, 0)
-        attributes = struct.pack("IIQiIQQQ", 48, os.SCHED_OTHER, 0, nice, 0, _SLICE_NS, 0, 0)
-        ctypes.CDLL(None, use_errno=True).syscall(number, 0, attributes, 0)
-
-
 async def _serve(role: str, spec: ProcessSpec) -> None:
     loop = asyncio.get_running_loop()
     _end_with_parent(loop)
@@ -306,7 +295,7 @@ def main() -> None:
     if not line:
         return  # the parent ended before it said anything
     spec = msgspec.json.decode(line, type=ProcessSpec)
-    _ask_for_short_slices()
+    ask_for_short_slices()
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # a connection a client
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
