@@ -10,7 +10,7 @@ _CHECKOUT = Path(__file__).resolve().parents[1]
 
 @pytest.fixture(scope="session")
 def data() -> Path:
-    """The folder of public trace extracts: PDDBENCH_DATA (then it must be there), else `shared/data` in a folder above."""
+    """Public trace extracts: in PDDBENCH_DATA (then they must be there), else in `shared/data` of a folder above."""
     given = os.environ.get("PDDBENCH_DATA")
     places = [Path(given)] if given else [parent / "shared" / "data" for parent in _CHECKOUT.parents]
     found = next((place for place in places if place.is_dir()), None)
