@@ -11,7 +11,7 @@ Timing = Literal["think", "trace", "none"]
 ArmKind = Literal["baseline", "naive", "pdd"]
 
 
-class _Strict(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+class _Strict(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """A table of the experiment file: unknown keys are errors."""
 
 
