@@ -17,6 +17,8 @@ from pddbench.trace.model import Trace
 from pddbench.workload.experiment import Arm, Experiment
 from pddbench.workload.load import arm_speed
 from pddbench.workload.plan import Plan, make_plan, planned_duration_s
+from pddbench.workload.tokenizer import single_token_words
+from pddbench.workload.words import WORDS
 
 if TYPE_CHECKING:
     from pddbench.deploy.emulator.spec import EmulatorSpec
@@ -36,6 +38,7 @@ class ArmSetup:
     block_tokens: int | None
     url: str | None = None
     spec: EmulatorSpec | None = None
+    words: tuple[str, ...] = WORDS  # of text prompts
     overhead_tokens: int = 0
     facts: dict[str, Any] = field(default_factory=dict)
 
@@ -159,6 +162,8 @@ def _setup(arm: Arm, experiment: Experiment, backend: str) -> ArmSetup:
         setup.url = endpoint_url(str(arm.base_url), endpoint)
         _check_key(arm)
     setup.pin = dict(setup.profile.pin) if exact else {}
+    if arm.tokenizer is not None:
+        setup.words = single_token_words(arm.tokenizer)
     setup.facts["cache_domain"] = cache_domain(arm)
     return setup
 
