@@ -70,4 +70,4 @@ def _seam_s(data: Dataset, rows: pd.DataFrame, first: Any) -> Any:
     seam = seams(data, rows)[rows.index.to_numpy()]
     sums = np.concatenate([[0.0], np.cumsum(gaps.gap_s)])
     start = gaps.start[rows.index.to_numpy()]
-    return np.where(seam >= 0, first + sums[np.maximum(seam, 0) + 1] - sums[start], np.nan)
+    return np.where(seam >= 0, first + sums[seam + 1] - sums[start], np.nan)

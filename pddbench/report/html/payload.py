@@ -43,7 +43,9 @@ def _buckets(summary: dict[str, Any]) -> dict[str, Any]:
         "names": [names[i] for i in used],
         "requests": {name: [arm["buckets"][i]["requests"] for i in used] for name, arm in arms.items()},
         "figures": {
-            metric: {name: [_bare(arm["buckets"][i]["figures"].get(metric)) for i in used] for name, arm in arms.items()}
+            metric: {
+                name: [_bare(arm["buckets"][i]["figures"].get(metric)) for i in used] for name, arm in arms.items()
+            }
             for metric in metrics
         },
     }

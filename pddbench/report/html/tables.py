@@ -55,7 +55,7 @@ def _counts(summary: dict[str, Any], arms: Sequence[str]) -> Iterator[Markup]:
         for name in names:
             counts = [part["requests"] if kind is None else part[kind].get(name, 0) for part in parts]
             said = {"ok": name, "pipeline": name, "error": f"error: {name}"}.get(label, label)
-            yield _line(said, [f"{count:,}" for count in counts], [float(count) for count in counts])
+            yield _line(said, [f"{count:,}" for count in counts], [math.nan for _ in counts])
 
 
 def _figures(

@@ -1,5 +1,5 @@
 // A figure: title, choices, a legend that toggles series, an SVG redrawn at the width there is, hover, CSV.
-const EDGE = {left: 58, right: 14, top: 12, bottom: 40};
+const EDGE = {left: 58, right: 14, top: 26, bottom: 40};
 const tip = document.getElementById('tip');
 
 class Figure {
@@ -76,7 +76,7 @@ class Figure {
     const y = v => bottom - (bottom - top) * Math.min(Math.max(ys.at(v), -0.02), 1.02);
     const grid = draw('g', {class: 'grid'});
     let free = Infinity;
-    for (const [v, text] of ys.ticks) {
+    for (const [v, text] of [...ys.ticks].sort((a, b) => y(b[0]) - y(a[0]))) {
       grid.append(draw('line', {x1: left, x2: right, y1: y(v), y2: y(v)}));
       if (free - y(v) < 13) continue;
       free = y(v);
@@ -91,8 +91,9 @@ class Figure {
       taken = middle + half;
       grid.append(draw('text', {x: middle, y: bottom + 16, 'text-anchor': 'middle'}, text));
     }
-    if (last) grid.append(draw('text', {x: (left + right) / 2, y: bottom + 34, 'text-anchor': 'middle', class: 'axis'}, xLabel));
-    if (yLabel) grid.append(draw('text', {x: left + 6, y: top + 12, class: 'axis halo'}, yLabel));
+    const said = this.width < 480 ? xLabel.split(';')[0] : xLabel;
+    if (last) grid.append(draw('text', {x: this.width / 2, y: bottom + 34, 'text-anchor': 'middle', class: 'axis'}, said));
+    if (yLabel) grid.append(draw('text', {x: 0, y: top - 11, class: 'axis'}, yLabel));
     this.svg.append(grid);
     return {x, y, left, right, top, bottom};
   }

@@ -23,7 +23,9 @@ function lanes(data) {
       const xs = linear(low, high, v => plain(v) + ' s', fig.width < 500 ? 4 : 9);
       const ys = {at: i => 1 - (i + 0.5) / per, ticks: shown.map((s, i) => [i, s.length > 7 ? s.slice(0, 6) + '…' : s])};
       const area = fig.axes(xs, ys, {xLabel: 'time since the start'});
-      for (const i of picked) bar(fig, area, d, i, shown.indexOf(d.session[i]));
+      const ticks = draw('g');
+      for (const i of picked) bar(fig, area, ticks, d, i, shown.indexOf(d.session[i]));
+      fig.svg.append(ticks);
       const left = data.lanes.left_out ? ` ${data.lanes.left_out.toLocaleString('en')} later requests are not on this page.` : '';
       fig.note(`One lane a session, first repeat; the hand-off is the tick between relay and main decode.${left}`);
     },
@@ -34,7 +36,7 @@ function lanes(data) {
     },
   });
 
-  function bar(fig, area, d, i, lane) {
+  function bar(fig, area, ticks, d, i, lane) {
     const y = area.y(lane), {due, first, seam, end} = Object.fromEntries(['due', 'first', 'seam', 'end'].map(k => [k, d[k][i]]));
     const box = (from, to, kind) => {
       if (from === null || to === null || !fig.on(kind)) return;
@@ -43,7 +45,7 @@ function lanes(data) {
     const ok = d.outcome[i] === 'ok', relay = d.pipeline[i] === 'P-RLD';
     box(due, first ?? end, first === null ? 'lost' : 'wait');
     if (seam !== null) { box(first, seam, 'rld'); box(seam, end, 'flow'); } else box(first, end, !ok ? 'lost' : relay ? 'rld' : 'flow');
-    if (seam !== null && fig.on('rld')) fig.svg.append(draw('line', {x1: area.x(seam), x2: area.x(seam), y1: y - 9, y2: y + 9, class: 'seam'}));
+    if (seam !== null && fig.on('rld')) ticks.append(draw('line', {x1: area.x(seam), x2: area.x(seam), y1: y - 9, y2: y + 9, class: 'seam'}));
     const lines = [`${d.id[i]} · ${d.pipeline[i] || d.outcome[i]}`];
     if (!ok) lines.push(d.outcome[i]);
     if (first !== null) lines.push(`first token after ${seconds(first - due)}`);
@@ -98,7 +100,7 @@ function timeline(data) {
     title: 'The run over time',
     series: armSeries(data),
     choices: [{name: 'repeat', label: 'repeat', values: repeats.map(r => [String(r), `repeat ${r}`])}],
-    height: () => useful.length * 104 + EDGE.bottom,
+    height: () => useful.length * 112 + EDGE.bottom,
     draw(fig) {
       const parts = t.parts.filter(p => String(p.repeat) === fig.chosen.repeat && fig.on(p.arm));
       if (!parts.length) return fig.empty('nothing to show');
@@ -106,7 +108,7 @@ function timeline(data) {
       const xs = linear(0, end, v => plain(v) + ' s', fig.width < 500 ? 4 : 9);
       useful.forEach(([key, label, show], row) => {
         const [, high] = extent(parts.flatMap(p => p[key]).concat(0));
-        const area = fig.axes(xs, linear(0, high || 1, show, 3), {top: row * 104 + 10, bottom: row * 104 + 92, yLabel: label,
+        const area = fig.axes(xs, linear(0, high || 1, show, 3), {top: row * 112 + 26, bottom: row * 112 + 100, yLabel: label,
           xLabel: 'experiment time since the start of each arm', last: row === useful.length - 1});
         for (const p of parts) {
           const at = times(p, key), half = at === t.time ? t.step / 2 : 0;
