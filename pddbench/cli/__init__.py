@@ -18,7 +18,10 @@ _COMMANDS = {
     "up": ("pddbench.cli.up:up", "Serve an emulated deployment as a live OpenAI endpoint."),
     "simulate": ("pddbench.cli.simulate:simulate", "Run the emulated arms of an experiment in virtual time."),
     "trace": ("pddbench.cli.trace:trace", "Validate, describe, convert and make traces."),
-    "report": ("pddbench.cli.report:report", "Print the table of a finished run again; write report.html, files for CI."),
+    "report": (
+        "pddbench.cli.report:report",
+        "Print the table of a run again; write report.html and CI files.",
+    ),
     "compare": ("pddbench.cli.compare:compare", "Compare two runs, or two arms of them."),
     "check": ("pddbench.cli.check:check", "Check a finished run against thresholds (exit 99 on a breach)."),
     "recover": ("pddbench.cli.recover:recover", "Finish the run folder of a run that was killed."),

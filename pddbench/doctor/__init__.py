@@ -1,1 +1,1 @@
-"""What this machine is good for: probes that cost next to nothing, and what follows from them."""
+"""The first steps: what this machine is good for, and an experiment file to start from."""

@@ -33,6 +33,9 @@ class Elements(HTMLParser):
     def handle_starttag(self, name, attrs):
         self.found.append((name, dict(attrs)))
 
+    def handle_endtag(self, name):
+        self.found.append(("/" + name, {}))
+
     def handle_data(self, text):
         if not self.found or self.found[-1][0] not in ("script", "style"):
             return
