@@ -86,8 +86,8 @@ def _lines(path: Path) -> list[tuple[int, _Line]]:
         try:
             lines.append((number, decode(decoder, raw, path, number)))
         except TraceError as error:
-            if any(f'"{field}"'.encode() in raw for field in TEXT_FIELDS) and error.field in ("input_length", None):
-                problem = "rows with text in place of lengths are not read here; convert them to a conversation file"
+            if error.field in TEXT_FIELDS:
+                problem = "rows with text in place of lengths are not read; only input_length and hash_ids are"
                 raise TraceError(path, number, error.field, problem) from error
             raise
     return lines

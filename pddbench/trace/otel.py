@@ -44,6 +44,7 @@ class _Call:
 
     span: Span
     turn: TextTurn
+    keys: list[str]  # of the prompt's messages
     reply_key: str | None
     above: set[int] = field(default_factory=set)  # all ancestors
 
@@ -56,7 +57,10 @@ def read_otel(path: Path) -> Trace:
         raise TraceError(path, None, None, "none of the spans is a call of a model (gen_ai.input.messages)")
     spans.sort(key=lambda span: span.start_ns)
     zero_ns = spans[0].start_ns
-    calls = [_Call(span, turn, _key(turn.reply)) for span, turn in _turns(spans, zero_ns, counts)]
+    calls = [
+        _Call(span, turn, [message_key(message) for message in turn.prompt], _key(turn.reply))
+        for span, turn in _turns(spans, zero_ns, counts)
+    ]
     for i in range(len(calls)):
         _find_parents(calls, i, counts)
     rows, content = assemble([call.turn for call in calls])
@@ -165,8 +169,8 @@ def _key(reply: Any) -> str | None:
 def _find_parents(calls: list[_Call], i: int, counts: Counter[str]) -> None:
     """Parents of call i: its parent span, and whose replies stand in its prompt; only those that had ended."""
     call = calls[i]
-    quoted = {message_key(message) for message in call.turn.prompt if role_of(message) in _ASSISTANT}
-    found: dict[str, int] = {}
+    quoted = {key for key, message in zip(call.keys, call.turn.prompt, strict=True) if role_of(message) in _ASSISTANT}
+    found: dict[str, tuple[bool, int]] = {}
     for j in range(i):
         other = calls[j]
         if other.turn.session_id != call.turn.session_id:
@@ -177,8 +181,10 @@ def _find_parents(calls: list[_Call], i: int, counts: Counter[str]) -> None:
         if other.span.end_ns > call.span.start_ns:
             counts["parents_that_had_not_ended"] += 1
             continue
-        found[f"span {j}" if is_parent_span else str(other.reply_key)] = j  # of equal replies the latest
-    parents = set(found.values())
+        # of equal replies: the one whose whole context goes on here, then the latest
+        name = f"span {j}" if is_parent_span else str(other.reply_key)
+        found[name] = max(found.get(name, (False, -1)), (_goes_on(call, other), j))
+    parents = {j for _, j in found.values()}
     older = set().union(*(calls[j].above for j in parents)) if parents else set()
     call.above = parents | older
     call.turn.parents = sorted(parents - older)
@@ -187,6 +193,12 @@ def _find_parents(calls: list[_Call], i: int, counts: Counter[str]) -> None:
     call.turn.kind = "tool" if call.turn.prompt and role_of(call.turn.prompt[-1]) == "tool" else "user"
     ended_ns = max(calls[j].span.end_ns for j in call.turn.parents)
     call.turn.gap_s = clipped_gap_s((call.span.start_ns - ended_ns) / NS_PER_S, 0.0, counts)
+
+
+def _goes_on(call: _Call, other: _Call) -> bool:
+    """Does the prompt of a call begin with the whole context of another?"""
+    n = len(other.keys)
+    return call.keys[: n + 1] == [*other.keys, other.reply_key]
 
 
 def _assumptions(told: bool, counts: dict[str, int]) -> list[str]:
