@@ -61,8 +61,11 @@ def read_otel(path: Path) -> Trace:
         _Call(span, turn, [message_key(message) for message in turn.prompt], _key(turn.reply))
         for span, turn in _turns(spans, zero_ns, counts)
     ]
-    for i in range(len(calls)):
-        _find_parents(calls, i, counts)
+    by_session: dict[str, list[int]] = {}
+    for i, call in enumerate(calls):
+        earlier = by_session.setdefault(call.turn.session_id, [])
+        _find_parents(calls, i, earlier, counts)
+        earlier.append(i)
     rows, content = assemble([call.turn for call in calls])
     told = all(call.turn.input_tokens is not None and call.turn.output_tokens is not None for call in calls)
     header = Header(
@@ -166,25 +169,24 @@ def _key(reply: Any) -> str | None:
     return None if reply is None else message_key(reply)
 
 
-def _find_parents(calls: list[_Call], i: int, counts: Counter[str]) -> None:
-    """Parents of call i: its parent span, and whose replies stand in its prompt; only those that had ended."""
+def _find_parents(calls: list[_Call], i: int, earlier: list[int], counts: Counter[str]) -> None:
+    """Parents of call i among the earlier ones of its session: its parent span, and whose replies it quotes."""
     call = calls[i]
     quoted = {key for key, message in zip(call.keys, call.turn.prompt, strict=True) if role_of(message) in _ASSISTANT}
-    found: dict[str, tuple[bool, int]] = {}
-    for j in range(i):
+    found: dict[str, tuple[bool, bool, int]] = {}
+    for j in earlier:
         other = calls[j]
-        if other.turn.session_id != call.turn.session_id:
-            continue
         is_parent_span = other.span.span_id == call.span.parent_id and other.span.trace_id == call.span.trace_id
-        if not is_parent_span and other.reply_key not in quoted:
+        is_quoted = other.reply_key is not None and other.reply_key in quoted
+        if not is_parent_span and not is_quoted:
             continue
         if other.span.end_ns > call.span.start_ns:
             counts["parents_that_had_not_ended"] += 1
             continue
-        # of equal replies: the one whose whole context goes on here, then the latest
-        name = f"span {j}" if is_parent_span else str(other.reply_key)
-        found[name] = max(found.get(name, (False, -1)), (_goes_on(call, other), j))
-    parents = {j for _, j in found.values()}
+        # of equal replies: the parent span, then the one whose whole context goes on here, then the latest
+        name = str(other.reply_key) if is_quoted else ""
+        found[name] = max(found.get(name, (False, False, -1)), (is_parent_span, _goes_on(call, other), j))
+    parents = {j for _, _, j in found.values()}
     older = set().union(*(calls[j].above for j in parents)) if parents else set()
     call.above = parents | older
     call.turn.parents = sorted(parents - older)

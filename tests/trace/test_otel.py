@@ -62,7 +62,7 @@ def test_only_the_nearest_parents(tmp_path):
 
 
 def test_equal_replies_are_told_apart(tmp_path):
-    """Agents say 'ok' a hundred times: a request follows the one whose whole context it goes on with, else the latest."""
+    """Agents say 'ok' a hundred times: a request follows the one whose context it goes on with, else the latest."""
     goes_on, elsewhere = [*ASK, ("assistant", "ok"), ("user", "more")], [("user", "sum up"), ("assistant", "ok")]
     calls = [call(0, ASK, "ok"), call(2, [("user", "b")], "ok"), call(4, goes_on, "end"), call(6, elsewhere, "end")]
     assert [r.parents for r in read_otel(write(tmp_path, *calls)).rows] == [(), (), ("s0",), ("s2",)]
@@ -71,10 +71,12 @@ def test_equal_replies_are_told_apart(tmp_path):
 def test_parent_span_counts_and_sessions_do_not_mix(tmp_path):
     """The recorded parent is taken where it is a model call of the session that had ended."""
     child = {**call(3, [("user", "x")], "y"), "parent_span_id": "s0"}
+    child["attributes"]["gen_ai.output.messages"] = json.dumps(messages(("assistant", "one")))
     other = call(4, ONE, "z", **{"gen_ai.conversation.id": "other"})
-    trace = read_otel(write(tmp_path, call(0, ASK, "one"), child, other))
-    assert [r.parents for r in trace.rows] == [(), ("s0",), ()]
-    assert [r.session_id for r in trace.rows] == ["t", "t", "other"]
+    named = {**call(5, [("user", "?"), ("assistant", "one")], "z"), "parent_span_id": "s0"}
+    trace = read_otel(write(tmp_path, call(0, ASK, "one"), child, other, named))
+    assert [r.parents for r in trace.rows] == [(), ("s0",), (), ("s0",)]
+    assert [r.session_id for r in trace.rows] == ["t", "t", "other", "t"]
 
 
 def test_usage_is_believed(tmp_path):
