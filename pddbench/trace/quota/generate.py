@@ -18,12 +18,13 @@ from pddbench.trace.quota.assign import assign
 from pddbench.trace.quota.histogram import largest_remainder, slice_counts
 from pddbench.trace.quota.lengths import Draw
 from pddbench.trace.quota.prompts import Prompts
-from pddbench.trace.quota.solve import Resets, Solved, solve
+from pddbench.trace.quota.solve import Resets, Solved, Unsettled, solve
 from pddbench.trace.quota.spec import Law, QuotaSpec, check_spec
 from pddbench.trace.quota.structure import Role, Structure, Systems, lay_out
 from pddbench.trace.quota.times import Times, times
 
 PART_REQUESTS = 20_000
+_ATTEMPTS = 4
 
 
 @dataclass
@@ -82,16 +83,48 @@ def generate_rows(spec: QuotaSpec, requests: int, seed: int) -> Iterator[Row]:
     pending: list[_Pending] = []
     from_s, session = 0.0, 0
     for part in range(parts):
-        draw = Draw(seed, part)
-        mine = slice_counts(counts, part, parts)
-        structure = lay_out(spec, sum(mine), slice_counts([n_singular], part, parts)[0], from_s, systems, draw)
-        solved = solve(spec, structure, assign(structure, mine, spec, draw), resets, draw)
-        pending += _rows(structure, solved, times(spec, structure, solved, draw), session)
+        mine, mine_singular = slice_counts(counts, part, parts), slice_counts([n_singular], part, parts)[0]
+        made = _part(spec, mine, mine_singular, from_s, systems, resets, (seed, part))
+        structure = made.structure
+        pending += _rows(made, session)
         pending.sort(key=_start_s)
         session, from_s = session + len(structure.start_s), structure.last_start_s
         ready = len(pending) if part == parts - 1 else sum(_start_s(item) <= from_s for item in pending)
         yield from (_finished(item, latest) for item in pending[:ready])
         del pending[:ready]
+
+
+@dataclass
+class _Part:
+    """Some consecutive sessions, ready to be written."""
+
+    structure: Structure
+    solved: Solved
+    when: Times
+
+
+def _part(
+    spec: QuotaSpec,
+    counts: list[int],
+    n_singular: int,
+    from_s: float,
+    systems: Systems,
+    resets: Resets,
+    seed: tuple[int, int],
+) -> _Part:
+    """A part with these counts; where one arrangement does not settle, others are tried."""
+    for attempt in range(_ATTEMPTS):
+        draw, warm = Draw(*seed, attempt), systems.warm.copy()
+        structure = lay_out(spec, sum(counts), n_singular, from_s, systems, draw)
+        try:
+            solved = solve(spec, structure, assign(structure, counts, spec, draw), resets, draw)
+        except Unsettled:
+            systems.warm, resets.logs = warm, None
+            if attempt == _ATTEMPTS - 1:
+                raise
+        else:
+            return _Part(structure, solved, times(spec, structure, solved, draw))
+    raise AssertionError("unreachable")
 
 
 def _start_s(item: _Pending) -> float:
@@ -108,7 +141,8 @@ def _finished(item: _Pending, latest: dict[int, str]) -> Row:
     return row
 
 
-def _rows(structure: Structure, solved: Solved, when: Times, first_session: int) -> list[_Pending]:
+def _rows(part: _Part, first_session: int) -> list[_Pending]:
+    structure, solved, when = part.structure, part.solved, part.when
     names = _names(structure, first_session)
     is_side = _in_subagents(structure)
     made, in_full = solved.prompts, _begin_with_system(structure, solved.prompts)

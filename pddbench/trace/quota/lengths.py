@@ -54,8 +54,8 @@ def quantiles(law: Law, shares: Floats) -> Floats:
         even: Floats = law.min + (law.max - law.min) * shares
         return even
     if law.kind == "quantiles":
-        points: Floats = np.array(law.points)
-        return np.clip(np.exp(np.interp(shares, points[:, 0], np.log(points[:, 1]))), law.min, law.max)
+        values, grid = _interpolated(law, shares), _interpolated(law, _GRID)
+        return np.clip(values, law.min, law.max) if law.mean is None else _clipped_to_mean(values, law, grid)
     assert law.mean is not None  # check_spec
     if law.kind == "fixed":
         return np.full(len(shares), float(law.mean))
@@ -72,6 +72,11 @@ def longest(law: Law) -> float:
     if law.kind == "fixed" and law.mean is not None:
         return law.mean
     return min(law.max, law.points[-1][1]) if law.kind == "quantiles" else law.max
+
+
+def _interpolated(law: Law, shares: Floats) -> Floats:
+    points: Floats = np.array(law.points)
+    return np.exp(np.interp(shares, points[:, 0], np.log(points[:, 1])))
 
 
 def _unit(law: Law, shares: Floats) -> Floats:

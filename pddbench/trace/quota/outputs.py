@@ -14,7 +14,6 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pddbench.errors import InputError
 from pddbench.trace.quota.lengths import Draw
 from pddbench.trace.quota.prompts import Prompts
 from pddbench.trace.quota.spec import QuotaSpec
@@ -101,14 +100,14 @@ def _lowered(reply: int, slack: Slack, spec: QuotaSpec) -> float:
     return slack.context / (slack.context + spec.min_fresh_tokens + room)
 
 
-def infeasible(limits: list[Slack], replies: Sequence[int]) -> InputError:
+def infeasible(limits: list[Slack], replies: Sequence[int]) -> str:
     """The bound that breaks: the first limit for which there are too few replies that are small enough."""
     ordered = sorted(replies)
     for number, slack in enumerate(sorted(limits, key=lambda slack: slack.most_tokens), start=1):
         if (small := bisect_right(ordered, slack.most_tokens)) < number:
             break
     n = len(replies)
-    return InputError(
+    return (
         f"these laws do not go together: {number / n:.1%} of the replies must have at most {slack.most_tokens:,} "
         f"tokens, but only {small / n:.1%} of the output law do. On the prompt basis an append turn hits at most "
         "L/(L + O) of a context of L prompt and O reply tokens: lower output.mean or the share of the highest buckets, "

@@ -7,13 +7,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from pddbench.errors import InputError
 from pddbench.trace.quota.lengths import Draw, Floats, longest
 from pddbench.trace.quota.spec import QuotaSpec
 from pddbench.trace.quota.structure import Role, Structure
 
 _FAR = 3.0  # nor may a compaction make it so many times shorter
-_NEAR = 1.3  # a prompt may be so many times longer than the law asked for, for the sake of its kind
 
 
 @dataclass
@@ -54,7 +52,7 @@ class Builder:
     low_kind: list[str]
     is_user: list[bool]
     longest: float
-    near: float = _NEAR
+    near: float
 
     @classmethod
     def drawn(
@@ -77,6 +75,7 @@ class Builder:
             names,
             users,
             longest(spec.input),
+            spec.low_kinds.stretch,
         )
 
     def build(self, shares: Floats, resets: Floats) -> Prompts:
@@ -177,11 +176,11 @@ class Builder:
         made.misfits.append(slot)
         return min(hit, length - block)
 
-    def too_short(self, made: Prompts) -> InputError:
+    def too_short(self, made: Prompts) -> str:
         """What the first misfit means to the user."""
         slot = made.misfits[0]
         low, high = self.spec.edges[self.bucket[slot]], self.spec.edges[self.bucket[slot] + 1]
-        return InputError(
+        return (
             f"a prompt of about {made.inputs[slot]:,} tokens, in blocks of {self.spec.block_tokens} and with at least "
             f"{self.spec.min_fresh_tokens} new tokens, cannot hit a share in [{low:g}, {high:g}]: raise input.mean or "
             "input.min, or lower the share of that bucket"

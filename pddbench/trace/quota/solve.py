@@ -29,6 +29,10 @@ _SWAPPING_PASSES = 25
 _GRID = (np.arange(33) + 0.5) / 33
 
 
+class Unsettled(InputError):
+    """The passes did not meet the means: another arrangement of the same requests may."""
+
+
 @dataclass
 class Solved:
     """The requests of a structure: prompts, and replies by slot."""
@@ -69,7 +73,7 @@ def solve(spec: QuotaSpec, structure: Structure, assigned: Assigned, resets: Res
         if matched.failing or made.misfits:
             failures += 1
             if not _make_room(matched, made, assigned, builder, draw) or failures > _SWAPPING_PASSES:
-                raise builder.too_short(made) if made.misfits else infeasible(limits, replies)
+                raise Unsettled(builder.too_short(made) if made.misfits else infeasible(limits, replies))
         before = error_input
         error_input = float(inputs.mean()) / _mean_input(spec, law, assigned) - 1
         error_hit = float((np.array(made.hits) / inputs).mean()) - spec.mean_hit
@@ -154,15 +158,15 @@ def _shifted(logs: Floats, wanted: Floats, found: Floats | None, error_input: fl
     return shifted
 
 
-def _out_of_reach(spec: QuotaSpec, error_input: float, error_hit: float) -> InputError:
+def _out_of_reach(spec: QuotaSpec, error_input: float, error_hit: float) -> Unsettled:
     if abs(error_input) >= INPUT_TOLERANCE[1]:
         side = "above" if error_input > 0 else "below"
-        return InputError(
+        return Unsettled(
             f"the mean input stays {abs(error_input):.1%} {side} the wanted one: with these hits turns grow from, or "
             "fall back to, lengths that the input law does not allow; change input.mean, input.sigma, input.max, "
             "system.tokens or turns"
         )
-    return InputError(
+    return Unsettled(
         f"the mean hit stays at {spec.mean_hit + error_hit:.4f} instead of {spec.mean_hit:g}: replies leave no room in "
         "the highest buckets; lower output.mean or raise input.mean"
     )

@@ -19,7 +19,7 @@ class Law(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
     `lognormal` takes `mean` (of what remains between `min` and `max`) and `sigma` (of the logarithm), `exponential` a
     `mean`, `uniform` its `min` and `max`, `fixed` a `mean`; `quantiles` lists pairs (share, value) and interpolates
-    the logarithm between them.
+    the logarithm between them, all times a factor that gives the `mean`, if there is one.
     """
 
     kind: Literal["lognormal", "exponential", "uniform", "fixed", "quantiles"] = "lognormal"
@@ -50,12 +50,14 @@ class LowKinds(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """How a turn comes to hit less than 90%, as weights.
 
     `tool`: much new text on the kept context. `edit`: the context is changed somewhere. `compaction`: only the system
-    prompt is kept. What the lengths do not allow becomes one of the others.
+    prompt is kept. What the lengths do not allow becomes one of the others; `stretch`: for the sake of its kind a
+    prompt may be so many times longer than the law of lengths asked for.
     """
 
     tool: float = 0.6
     edit: float = 0.15
     compaction: float = 0.25
+    stretch: float = 1.3
 
 
 class Subagents(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -143,6 +145,7 @@ def _check_ranges(spec: QuotaSpec) -> None:
         ("system.cold_share", spec.system.cold_share, 0, 1),
         ("low_lag1", spec.low_lag1, 0, 0.95),
         ("user_share", spec.user_share, 0, 1),
+        ("low_kinds.stretch", spec.low_kinds.stretch, 1, 1e6),
         ("subagents.share", spec.subagents.share, 0, 1),
         ("subagents.min_turns", spec.subagents.min_turns, 1, 10_000),
         ("subagents.max_turns", spec.subagents.max_turns, spec.subagents.min_turns, 10_000),
@@ -156,7 +159,7 @@ def _check_ranges(spec: QuotaSpec) -> None:
     for name, value, low, high in limits:
         if not low <= value <= high:
             raise InputError(f"{name} = {value:g} is not between {low:g} and {high:g}")
-    weights = msgspec.structs.astuple(spec.low_kinds)
+    weights = (spec.low_kinds.tool, spec.low_kinds.edit, spec.low_kinds.compaction)
     if min(weights) < 0 or sum(weights) <= 0:
         raise InputError("low_kinds must be weights of at least 0, one of them above 0")
 
@@ -164,11 +167,10 @@ def _check_ranges(spec: QuotaSpec) -> None:
 def _check_law(name: str, law: Law) -> None:
     if not 0 <= law.min <= law.max:
         raise InputError(f"{name}: min {law.min:g} must be between 0 and max {law.max:g}")
-    if law.kind in ("lognormal", "exponential", "fixed"):
-        if law.mean is None:
-            raise InputError(f"{name}: a law of kind {law.kind!r} needs its mean")
-        if not law.min < law.mean < law.max and not (law.kind == "fixed" and law.min <= law.mean <= law.max):
-            raise InputError(f"{name}: mean {law.mean:g} must lie between min {law.min:g} and max {law.max:g}")
+    if law.kind in ("lognormal", "exponential", "fixed") and law.mean is None:
+        raise InputError(f"{name}: a law of kind {law.kind!r} needs its mean")
+    if law.mean is not None and not law.min <= law.mean <= law.max:
+        raise InputError(f"{name}: mean {law.mean:g} must lie between min {law.min:g} and max {law.max:g}")
     if law.kind == "lognormal" and not 0 <= law.sigma <= 5:
         raise InputError(f"{name}: sigma {law.sigma:g} is not between 0 and 5")
     if law.kind == "quantiles":
