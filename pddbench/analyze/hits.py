@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pddbench.analyze.quantiles import Floats, Ints
+from pddbench.trace.stats import BUCKET_EDGES
 
 if TYPE_CHECKING:
     import pandas as pd
-
-BUCKET_EDGES = (0.0, 0.90, 0.95, 0.97, 0.98, 0.99, 0.995, 1.0)
 
 
 def bucket_names() -> list[str]:

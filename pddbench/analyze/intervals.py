@@ -19,6 +19,7 @@ from pddbench.analyze.quantiles import Bools, Floats, Ints, sorted_quantile
 CONFIDENCE = 0.95
 _TAIL = (1 - CONFIDENCE) / 2
 _Z = 1.959964
+ONE_SESSION = "one session"
 
 Number = float | Literal["inf", "-inf"]
 
@@ -112,7 +113,7 @@ def quantile_figure(ascending: Floats, code: Ints, sessions: int, q: float, unit
     found = spread(above if above.any() else ascending >= point, code, sessions)
     figure = _base(unit, n, code, found)
     if figure.sessions < 2:
-        figure.withheld = "one session: no interval by session"
+        figure.withheld = ONE_SESSION
     elif found.n_eff < rows_needed(q):
         figure.withheld = f"n_eff {math.floor(found.n_eff)} < {rows_needed(q)}"
     else:
@@ -147,7 +148,7 @@ def share_figure(flag: Bools, code: Ints, sessions: int) -> Figure:
     found = spread(flag, code, sessions)
     figure = _base("share", n, code, found)
     if figure.sessions < 2:
-        figure.withheld = "one session: no interval by session"
+        figure.withheld = ONE_SESSION
         return figure
     point = float(flag.mean())
     low, high = clopper_pearson(round(point * found.n_eff, 6), round(found.n_eff, 6))

@@ -59,7 +59,9 @@ def request_metrics(requests: pd.DataFrame, slo: dict[str, Any] | None = None) -
     single = _single(out, ok)
     _later_tokens(out, requests, ok, single)
     out["session_lag"] = out["due_s"] - out["scheduled_s"]
-    out["send_lag"] = out["sent_s"] - out["due_s"] - np.nan_to_num(seconds(requests["throttle_wait_ns"]))
+    # neither the brake nor the network's handshake is our own lateness
+    waits_s = sum(np.nan_to_num(seconds(requests[name])) for name in ("throttle_wait_ns", "connect_wait_ns"))
+    out["send_lag"] = out["sent_s"] - out["due_s"] - waits_s
     out["kv_wan_s"] = seconds(requests["kv_wan_ns"])
     out["good"] = meets(out, slo or {}, ok, single)
     return out

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+NO_PRICE = "no price"  # why figures of money are withheld
+
 
 def cost_per_hour(arm: dict[str, Any], cost: dict[str, Any]) -> float | None:
     """Cost of an hour of the arm (manifest `arms.<name>`), in the currency of the cost sheet; None: no price.

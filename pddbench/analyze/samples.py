@@ -17,6 +17,7 @@ import numpy as np
 from pddbench.analyze import intervals, metrics, registry
 from pddbench.analyze.gaps import Gaps, seam_gap, seam_stall, token_gaps
 from pddbench.analyze.intervals import Figure, number
+from pddbench.analyze.money import NO_PRICE
 from pddbench.analyze.quantiles import Bools, Floats, Ints, SessionQuantiles, session_weights, sorted_quantile
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ class Ratio:
         if self.blank or self.rows == 0:
             figure.withheld = self.blank or "no rows"
         elif self.seen < 2:
-            figure.withheld = "one session: no interval by session"
+            figure.withheld = intervals.ONE_SESSION
         else:
             point = self.point()
             low, high = intervals.draws_interval(self.draws(weights), point)
@@ -294,7 +295,7 @@ class ArmData:
         if name in ("goodput", "request_rate", "output_rate"):
             return Ratio(count, self._constant(self.window_s), len(rows))
         if self.cost_per_hour is None:
-            return Ratio(count, count, len(rows), "no price")
+            return Ratio(count, count, len(rows), NO_PRICE)
         spent = self._constant(self.cost_per_hour * hours)
         return Ratio(count, spent, len(rows)) if name == "goodput_per_cost" else Ratio(spent, count, len(rows))
 
@@ -311,4 +312,4 @@ class ArmData:
 
 
 def _price(cost: float | None, unit: str) -> Figure:
-    return Figure(unit=unit, point=cost, withheld="no price" if cost is None else None)
+    return Figure(unit=unit, point=cost, withheld=NO_PRICE if cost is None else None)

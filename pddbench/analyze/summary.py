@@ -15,7 +15,8 @@ from pddbench import __version__, exitcodes
 from pddbench.analyze import hits, registry, trust, trust_timing
 from pddbench.analyze.dataset import Dataset
 from pddbench.analyze.finding import Finding
-from pddbench.analyze.intervals import Figure
+from pddbench.analyze.intervals import Figure, number
+from pddbench.analyze.quantiles import sorted_quantile
 from pddbench.text import printable
 
 if TYPE_CHECKING:
@@ -39,7 +40,10 @@ class Bucket(msgspec.Struct, kw_only=True):
 
 
 class ArmSummary(msgspec.Struct, kw_only=True):
-    """One arm, phase measure. `figures` are error-adjusted (failures +inf); `ok_only` is null without failures."""
+    """One arm, phase measure. `figures` are error-adjusted (failures +inf); `ok_only` is null without failures.
+
+    `observed` are the smallest (`low`), median (`point`) and largest (`high`) of the rows: no estimate, no interval.
+    """
 
     requests: int
     sessions: int
@@ -52,6 +56,7 @@ class ArmSummary(msgspec.Struct, kw_only=True):
     error_bar: dict[str, float | None]
     figures: dict[str, Figure]
     ok_only: dict[str, Figure] | None
+    observed: dict[str, Figure]
     buckets: list[Bucket]
 
 
@@ -92,6 +97,7 @@ class RunFacts(msgspec.Struct, kw_only=True):
     slo: dict[str, float]
     currency: str
     partial: bool
+    emulator_endpoints: dict[str, float] = {}
 
 
 class Summary(msgspec.Struct, kw_only=True):
@@ -134,7 +140,7 @@ def build(data: Dataset, allow: Collection[str] = ()) -> Summary:
         schema_version=SCHEMA_VERSION,
         pddbench=__version__,
         run=_facts(data),
-        verdict=_verdict(arms, found),
+        verdict=_verdict(arms, found, bool(manifest.get("partial"))),
         exit_code=exitcodes.worst(_codes(arms, found)),
         arms=arms,
         paired={other: pair_summary(data.pair(first, other), first) for other in others},
@@ -158,7 +164,14 @@ def _facts(data: Dataset) -> RunFacts:
         slo=data.slo,
         currency=str((manifest.get("cost") or {}).get("currency") or "cost"),
         partial=bool(manifest.get("partial")),
+        emulator_endpoints=_emulator_endpoints(data),
     )
+
+
+def _emulator_endpoints(data: Dataset) -> dict[str, float]:
+    """Endpoints that say they are pddbench's own emulator, with their speed: their times are sped-up wall times."""
+    found = {name: (data.arm_facts(name).get("preflight") or {}).get("emulator") for name in data.arms}
+    return {name: float(facts["speed"]) for name, facts in found.items() if facts}
 
 
 def _arm(data: Dataset, name: str, part: ArmData) -> ArmSummary:
@@ -177,6 +190,7 @@ def _arm(data: Dataset, name: str, part: ArmData) -> ArmSummary:
         error_bar=_error_bar(data, name),
         figures=figures(part, registry.keys()),
         ok_only=_ok_only(part) if len(failed) else None,
+        observed={name: _observed(part, name) for name in registry.PAIRED},
         buckets=_buckets(part),
     )
 
@@ -198,6 +212,16 @@ def _counts(column: Any) -> dict[str, int]:
 def figures(part: ArmData, keys: Collection[str]) -> dict[str, Figure]:
     """`METRIC.STAT` figures of an arm."""
     return {key: part.figure(*key.split(".", 1)) for key in keys}
+
+
+def _observed(part: ArmData, name: str) -> Figure:
+    """What the rows hold, without a claim beyond them."""
+    ascending = part.values(name).index.ascending
+    unit = registry.METRICS[name].unit
+    if part.values(name).blank or len(ascending) == 0:
+        return Figure(unit=unit, withheld=part.values(name).blank or "no rows")
+    low, median, high = (number(sorted_quantile(ascending, q)) for q in (0.0, 0.5, 1.0))
+    return Figure(unit=unit, point=median, low=low, high=high, rows=len(ascending), note="rows only: no interval")
 
 
 def _ok_only(part: ArmData) -> dict[str, Figure]:
@@ -255,17 +279,28 @@ def _lowest_bucket(pair: Pair) -> PairBucket | None:
 
 
 def _codes(arms: dict[str, ArmSummary], found: list[Finding]) -> list[int]:
-    codes = [exitcodes.WORLD_FAILED for arm in arms.values() if not arm.outcomes.get("ok")]
+    codes = [exitcodes.WORLD_FAILED for _ in _dead(arms)]
     return codes + [exitcodes.INVALID for finding in found if finding.level == "invalid"]
 
 
-def _verdict(arms: dict[str, ArmSummary], found: list[Finding]) -> str:
+def _dead(arms: dict[str, ArmSummary]) -> list[str]:
+    """Arms that were sent requests of which none succeeded; one that a stopped run never reached is not among them."""
+    return [
+        name
+        for name, arm in arms.items()
+        if not arm.outcomes.get("ok") and arm.requests > arm.outcomes.get("not_sent", 0)
+    ]
+
+
+def _verdict(arms: dict[str, ArmSummary], found: list[Finding], partial: bool) -> str:
     """The last line of the table."""
-    dead = [name for name, arm in arms.items() if not arm.outcomes.get("ok")]
+    dead = _dead(arms)
     if dead:
         return "failed: no request succeeded in " + ", ".join(dead)
     invalid = list(dict.fromkeys(finding.rule for finding in found if finding.level == "invalid"))
     if invalid:
         return "invalid: " + ", ".join(invalid)
     warnings = len(found)
-    return "valid" + (f", with {warnings} warning{'s' if warnings > 1 else ''}" if warnings else "")
+    return ("stopped early, valid so far" if partial else "valid") + (
+        f", with {warnings} warning{'s' if warnings > 1 else ''}" if warnings else ""
+    )

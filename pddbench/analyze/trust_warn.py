@@ -24,7 +24,13 @@ def _warn(rule: str, message: str, advice: str, **more: Any) -> Finding:
 def interrupted(data: Dataset) -> Iterator[Finding]:
     """The run was stopped before its plan was through."""
     if data.run.manifest.get("partial") or data.run.manifest.get("signal"):
-        yield _warn("partial", "the run was stopped early: requests not sent count as failed", "run it to its end")
+        never = [name for name, part in data.arms.items() if part.rows.empty]
+        yield _warn(
+            "partial",
+            "the run was stopped early: requests not sent count as failed"
+            + (f"; never begun: {', '.join(never)}" if never else ""),
+            "run it to its end",
+        )
 
 
 def single_arm(data: Dataset) -> Iterator[Finding]:

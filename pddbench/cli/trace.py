@@ -97,7 +97,7 @@ def convert(source: Path, out: Path, format_name: str | None, force: bool) -> No
 @trace.command()
 @click.option("--preset", required=True, metavar="NAME", help="Which trace to make: agentic-small.")
 @click.option(
-    "--sessions", type=click.IntRange(1, 1_000_000), default=110, show_default=True, help="How many conversations."
+    "--sessions", type=click.IntRange(1, 1_000_000), default=130, show_default=True, help="How many conversations."
 )
 @click.option("--seed", type=int, default=1, show_default=True, help="The same seed makes the same trace everywhere.")
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="The file to write.")

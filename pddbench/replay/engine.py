@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -25,9 +26,12 @@ from pddbench.replay.pace import Deadline, Pacer
 from pddbench.replay.schedule import Schedule, Times
 from pddbench.replay.spool import SpoolWriter
 from pddbench.replay.stream import Facts, Read, interpret
+from pddbench.timeliness import ask_for_short_slices
 from pddbench.workload.plan import Plan
 
 LEAD_NS = 50_000_000  # from the choice of t0 to t0: what is due at once is then not late
+SWITCH_S = 0.0002  # the loop waits that long for a thread that encodes a body or writes the spool
+FIRST_BODIES = 1000
 FLUSH_NS = 25_000_000
 FLUSH_PARTS = 20  # a part of the streams every 25 ms: each of them twice a second
 
@@ -80,15 +84,17 @@ async def replay(job: ReplayJob) -> ReplayEnd:
 
 
 @contextmanager
-def quiet_gc() -> Iterator[None]:
-    """No garbage collection: what is loaded is set aside, and the collector's earlier state comes back after."""
-    was_enabled = gc.isenabled()
+def quiet_interpreter() -> Iterator[None]:
+    """No garbage collection (what is loaded is set aside), and threads that give way soon; all restored after."""
+    was_enabled, interval_s = gc.isenabled(), sys.getswitchinterval()
+    sys.setswitchinterval(SWITCH_S)
     gc.collect()
     gc.freeze()
     gc.disable()
     try:
         yield
     finally:
+        sys.setswitchinterval(interval_s)
         gc.unfreeze()
         if was_enabled:
             gc.enable()
@@ -127,16 +133,17 @@ class _Engine:
         requests = self._plan.requests
         warmup = [request.index for request in requests if request.phase == "warmup"]
         measure = [request.index for request in requests if request.phase != "warmup"]
-        helpers = [self._loop.create_task(self._bodies.run()), self._loop.create_task(self._watch_stop())]
+        watch = self._loop.create_task(self._watch_stop())
         t0_ns, exact_timer = None, self._pacer.exact
-        with quiet_gc():
+        ask_for_short_slices()
+        with quiet_interpreter():
             self._pacer.call_at(time.monotonic_ns() + FLUSH_NS, self._flush_some)
             try:
                 await self._phase(warmup)
                 t0_ns = await self._phase(measure, measured=True)
                 self._record_rest()
             finally:
-                await self._shut(helpers)
+                await self._shut(watch)
         if self._fatal is not None:
             raise self._fatal
         status: Literal["complete", "interrupted"] = "interrupted" if self._interrupted else "complete"
@@ -150,7 +157,7 @@ class _Engine:
             return None
         self._schedule = schedule = Schedule(self._plan, indices, self._job.speed)
         self._left, self._next_root, self._next_ahead = len(indices), 0, 0
-        await self._bodies.prepare(i for i in schedule.roots[:1000] if schedule.root_times(i).due_ns < AHEAD_NS)
+        await self._first_bodies(schedule)
         if self._stopped():
             return None
         self._over.clear()
@@ -167,6 +174,14 @@ class _Engine:
         if health is not None:
             health.stop()
         return t0_ns
+
+    async def _first_bodies(self, schedule: Schedule) -> None:
+        """Bodies of the first roots, before the clock starts."""
+        soon = [index for index in schedule.roots[:FIRST_BODIES] if schedule.root_times(index).due_ns < AHEAD_NS]
+        for index in soon:
+            self._bodies.expect(index, schedule.root_times(index).due_ns)
+        while not (self._bodies.ready(soon) or self._stopped()):
+            await asyncio.sleep(0.002)
 
     def _stopped(self) -> bool:
         return self._interrupted or self._fatal is not None
@@ -353,12 +368,12 @@ class _Engine:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _shut(self, helpers: list[asyncio.Task[None]]) -> None:
+    async def _shut(self, watch: asyncio.Task[None]) -> None:
         self._pacer.close()
-        for helper in helpers:
-            helper.cancel()
-        await asyncio.gather(*helpers, return_exceptions=True)
+        watch.cancel()
+        await asyncio.gather(watch, return_exceptions=True)
         await self._abort()
+        self._bodies.close()
         await self._transport.close()
 
 

@@ -25,7 +25,7 @@ def answer(path: Path, allow: Collection[str] = (), *, strict: bool = False, as_
     data = Dataset(load(path))
     summary = build(data, allow)
     plain = to_dict(summary)
-    write(data, plain)
+    unwritten = _try_write(data, plain)
     results = evaluate(own_checks(data), data)
     if as_json:
         print_json(plain | {"checks": msgspec.to_builtins(results)})
@@ -37,7 +37,18 @@ def answer(path: Path, allow: Collection[str] = (), *, strict: bool = False, as_
         console = Console(highlight=False)
         render(plain, console)
         print_checks(results)
+    if unwritten:
+        raise unwritten
     return exitcodes.worst([summary.exit_code, exit_code(results, strict)])
+
+
+def _try_write(data: Dataset, summary: dict[str, Any]) -> InputError | None:
+    """Write before printing (`| head` may end us), but show the answer before complaining about a read-only folder."""
+    try:
+        write(data, summary)
+    except InputError as error:
+        return error
+    return None
 
 
 def own_checks(data: Dataset) -> list[Check]:

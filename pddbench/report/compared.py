@@ -15,11 +15,13 @@ from pddbench.analyze.paired import Pair, pair
 from pddbench.analyze.summary import PairSummary, pair_summary
 from pddbench.errors import InputError, suggest
 from pddbench.runfolder.load import load
+from pddbench.text import printable
 
 
 class Comparison(msgspec.Struct, kw_only=True):
-    """What `compare --json` prints: a pair by name, what could not be compared and why, and the runs' broken rules."""
+    """What `compare --json` prints: the runs, a pair by name, what could not be compared and why, broken rules."""
 
+    runs: dict[str, str]
     pairs: dict[str, PairSummary]
     not_comparable: list[str]
     invalid: list[str]
@@ -36,7 +38,12 @@ def compare_arms(path: Path, arms: Sequence[str], allow: Sequence[str] = ()) -> 
     first, *others = dict.fromkeys(arms)
     notes: list[str] = []
     pairs = {other: _summary(data.pair(first, other), other, first, notes) for other in others}
-    return Comparison(pairs=_kept(pairs), not_comparable=notes, invalid=_invalid([data], allow))
+    return Comparison(
+        runs={"A": str(data.run.path)},
+        pairs=_kept(pairs),
+        not_comparable=notes,
+        invalid=_invalid([data], allow),
+    )
 
 
 def compare_runs(a: Path, b: Path, allow: Sequence[str] = ()) -> Comparison:
@@ -50,7 +57,12 @@ def compare_runs(a: Path, b: Path, allow: Sequence[str] = ()) -> Comparison:
     for arm in common:
         found = pair(left.side(arm), right.side(arm))
         pairs[f"{arm} (B)"] = _summary(found, f"{arm} (B)", f"{arm} (A)", notes)
-    return Comparison(pairs=_kept(pairs), not_comparable=notes, invalid=_invalid([left, right], allow))
+    return Comparison(
+        runs={"A": str(left.run.path), "B": str(right.run.path)},
+        pairs=_kept(pairs),
+        not_comparable=notes,
+        invalid=_invalid([left, right], allow),
+    )
 
 
 def _summary(found: Pair, name: str, against: str, notes: list[str]) -> PairSummary | None:
@@ -118,6 +130,8 @@ def _print(comparison: Comparison) -> None:
     from pddbench.report.table import render_pair
 
     console = Console(highlight=False)
+    for name, folder in comparison.runs.items():
+        console.print(Text(f"{name}: {printable(folder)}"))
     for name, found in comparison.pairs.items():
         render_pair(console, name, msgspec.to_builtins(found))
     for note in comparison.not_comparable:

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pddbench.analyze import registry
+from pddbench.analyze.money import NO_PRICE
 from pddbench.report import rows, units
 from pddbench.text import printable
 
@@ -29,6 +30,7 @@ def render(summary: dict[str, Any], console: Console) -> None:
         for title, wanted in rows.SECTIONS:
             _section(console, _heading(title, summary), _figures(summary, arms, wanted), arms)
         _ok_only(console, summary, arms)
+        _observed(console, summary, arms)
         _section(console, "TTFT from due P50 by planned hit, % (requests)", _buckets(summary, arms), arms)
     for arm, pair in summary["paired"].items():
         render_pair(console, arm, pair)
@@ -54,6 +56,10 @@ def _first_line(summary: dict[str, Any]) -> Text:
         how = "model, not packets" if run["wan_backend"] == "model" else run["wan_backend"]
         parts.append(f"WAN: {how}" + (f" ({run['wan_profile']})" if run["wan_profile"] else ""))
     parts += _scales(arms)
+    parts += [
+        f"{name} is a pddbench emulator at speed {speed:g}: its times are sped-up wall times"
+        for name, speed in run.get("emulator_endpoints", {}).items()
+    ]
     parts.append(_error_bar(arms))
     if run["partial"]:
         parts.append("stopped early")
@@ -121,8 +127,10 @@ def _outcomes(console: Console, summary: dict[str, Any], arms: Sequence[str]) ->
 
 
 def _heading(title: str, summary: dict[str, Any]) -> str:
-    if title != "what it gives" or not summary["run"]["slo"]:
+    if title != "what it gives":
         return title
+    if not summary["run"]["slo"]:
+        return f"{title} (no SLO given: every ok request is good)"
     limits = ", ".join(f"{key} ≤ {limit:g}" for key, limit in summary["run"]["slo"].items())
     return f"{title} (SLO: {limits})"
 
@@ -134,7 +142,8 @@ def _figures(
     for label, metric, stats in wanted:
         for stat in stats:
             figures = [summary["arms"][arm]["figures"][f"{metric}.{stat}"] for arm in arms]
-            if all(figure["withheld"] == "no rows" for figure in figures):
+            reasons = {figure["withheld"] for figure in figures}
+            if reasons == {"no rows"} or (reasons == {NO_PRICE} and metric != "cost_per_hour"):
                 continue
             row = _row(f"{label} {rows.name(stat)}".strip(), figures, summary["run"]["currency"])
             out.append((label, row[1]) if metric in registry.HITS else row)  # their heading has the unit
@@ -175,6 +184,15 @@ def _ok_only(console: Console, summary: dict[str, Any], arms: Sequence[str]) -> 
         for stat in rows.QUANTILES
     ]
     _section(console, "successes only (failures left out: not for comparison)", body, arms)
+
+
+def _observed(console: Console, summary: dict[str, Any], arms: Sequence[str]) -> None:
+    """Where even a median is withheld: smallest, median and largest of the rows, as rows and nothing more."""
+    parts = [summary["arms"][arm] for arm in arms]
+    if all(part["figures"]["ttft.p50"]["withheld"] is None for part in parts):
+        return
+    body = [_row(label, [part["observed"][metric] for part in parts], "") for label, metric in rows.PAIRED]
+    _section(console, "these rows only, nothing beyond them: median [smallest, largest]", body, arms)
 
 
 def _buckets(summary: dict[str, Any], arms: Sequence[str]) -> list[tuple[str, list[str]]]:
@@ -226,17 +244,19 @@ def _lowest(arm: str, against: str, bucket: dict[str, Any]) -> Text:
 
 
 def _findings(console: Console, summary: dict[str, Any]) -> None:
-    """Each broken rule with its advice."""
-    if not summary["findings"]:
-        return
-    console.print()
+    """Each broken rule, arm by arm, with its advice once."""
+    groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for finding in summary["findings"]:
-        bad = finding["level"] == "invalid"
+        groups.setdefault((finding["rule"], finding["level"]), []).append(finding)
+    if groups:
+        console.print()
+    for (rule, level), found in groups.items():
+        bad = level == "invalid"
         text = Text("✗ " if bad else "! ", style="bold red" if bad else "yellow")
-        name = finding["rule"] + (", allowed" if finding["allowed"] else "")
-        where = f" ({finding['arm']})" if finding["arm"] else ""
-        text.append(f"{name}{where}: {finding['message']}", style="not bold default")
-        text.append(f" → {finding['advice']}", style="not bold dim default")
+        text.append(rule + (", allowed" if found[0]["allowed"] else "") + ": ", style="not bold default")
+        said = [(f"{finding['arm']}: " if finding["arm"] else "") + finding["message"] for finding in found]
+        text.append("; ".join(said), style="not bold default")
+        text.append(f" → {found[0]['advice']}", style="not bold dim default")
         console.print(text)
 
 

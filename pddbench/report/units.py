@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from pddbench.analyze.money import NO_PRICE
+
 _STEPS = {
     "s": ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")),
     "bytes": ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B")),
@@ -61,6 +63,8 @@ def cell(figure: Figure | None, scale: float, signed: bool = False) -> str:
     """`point [low, high]`; a refusal in words; "–" where the metric does not apply."""
     if figure is None or figure["withheld"] == "no rows":
         return "–"
+    if figure["withheld"] == NO_PRICE:
+        return NO_PRICE
     if figure["withheld"]:
         return f"withheld ({figure['withheld']})"
     point, low, high = (value(figure[name]) / scale for name in ("point", "low", "high"))

@@ -27,7 +27,7 @@ def execute(
     prepared: Prepared, folder: Path, facts: dict[str, Any], salts: dict[int, str], *, quiet: bool
 ) -> int | None:
     """Run every arm and repeat; returns the signal's exit code if one stopped it. Keeps `facts` (the manifest) up."""
-    from pddbench.runfolder.finish import save_plan
+    from pddbench.runfolder.finish import clear, save_plan
 
     for repeat in salts:
         save_plan(folder, repeat, prepared.plan)
@@ -47,6 +47,7 @@ def execute(
             facts["finished_utc"] = manifest.utc_now()
             manifest.write(folder, facts)
             raise
+        clear(folder)
         if stop.number is not None:
             facts["partial"], facts["signal"] = True, stop.number
         return stop.exit_code
@@ -107,7 +108,7 @@ class _Run:
             try:
                 end = in_loop(lambda: self._replay(url))
                 if deployment is not None:
-                    _save_server(self._folder, setup.name, self._repeat, deployment)
+                    _save_server(self._folder, setup.name, self._repeat, end.t0_ns, deployment)
             finally:
                 if spool_path(self._folder, setup.name, self._repeat).exists():
                     finish_arm(self._folder, setup.name, self._repeat)
@@ -172,7 +173,7 @@ def _serving(setup: ArmSetup) -> Iterator[tuple[str, Deployment | None]]:
         yield deployment.url + endpoint, deployment
 
 
-def _save_server(folder: Path, arm: str, repeat: int, deployment: Deployment) -> None:
+def _save_server(folder: Path, arm: str, repeat: int, t0_ns: int | None, deployment: Deployment) -> None:
     """What the deployment's processes say of themselves at the end of a run."""
     import time
 
@@ -181,7 +182,7 @@ def _save_server(folder: Path, arm: str, repeat: int, deployment: Deployment) ->
 
     from pddbench.runfolder.schema import SERVER, arrow_schema
 
-    now_ns = time.monotonic_ns()
+    now_ns = time.monotonic_ns() - (t0_ns or 0)
     rows = [
         {"arm": arm, "repeat": repeat, "t_ns": now_ns, "process": process, "metric": metric, "value": value}
         for process, metric, value in deployment.stats()

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from pddbench.wan.clock import Clock
 from pddbench.wan.link import Link
-from pddbench.wan.transfer import INITIAL_WINDOW_BYTES, transfer_s
+from pddbench.wan.transfer import INITIAL_WINDOW_BYTES, sending_s, transfer_s
 
 _SLACK_BYTES = 0.5  # less than a byte left is nothing left
 _SLACK_S = 1e-9  # events closer than a nanosecond are one (float resolution over days)
@@ -21,14 +21,15 @@ _SLACK_S = 1e-9  # events closer than a nanosecond are one (float resolution ove
 class _Flow:
     """A transfer: bytes left, its window, and what its current round trip has delivered."""
 
-    __slots__ = ("left", "on_arrived", "rate", "round_bytes", "round_end_s", "total", "window")
+    __slots__ = ("arrives_s", "left", "on_arrived", "opens_s", "rate", "round_bytes", "round_end_s", "total", "window")
 
-    def __init__(self, total: float, on_arrived: Callable[[], None]) -> None:
+    def __init__(self, total: float, opens_s: float, on_arrived: Callable[[], None]) -> None:
         self.total = self.left = float(total)
         self.window = float(INITIAL_WINDOW_BYTES)
         self.round_bytes = 0.0
         self.round_end_s = math.inf
         self.rate = 0.0
+        self.opens_s, self.arrives_s = opens_s, math.inf
         self.on_arrived = on_arrived
 
 
@@ -47,8 +48,9 @@ class FluidLink:
 
     def send(self, flow_id: int, n_bytes: float, on_arrived: Callable[[], None]) -> None:
         """Start a fresh flow; `on_arrived` is called when its last byte has reached the other end."""
-        flow = self._flows[flow_id] = _Flow(n_bytes, on_arrived)
-        self._clock.call_at(self._clock.now() + self._rtt_s, self._open, flow_id, flow)
+        opens_s = self._clock.now() + self._rtt_s  # after the handshake
+        flow = self._flows[flow_id] = _Flow(n_bytes, opens_s, on_arrived)
+        self._clock.call_at(opens_s, self._open, flow_id, flow)
 
     def cancel(self, flow_id: int) -> None:
         """Stop a flow: it will not arrive, and its share goes to the others. Unknown or arrived ones are ignored."""
@@ -71,15 +73,18 @@ class FluidLink:
         return transfer_s(self.link, n_bytes, flows=len(self._flows) + 1)
 
     def remaining_s(self, flow_id: int) -> float:
-        """Seconds until a flow has arrived, as far as can be told now: its rest at the present share. 0: arrived."""
+        """Seconds until a flow has arrived, if the flows that are there now stay. 0: arrived, or unknown."""
         flow = self._flows.get(flow_id)
         if flow is None:
             return 0.0
-        rest = flow.total - self.sent_bytes(flow_id)
-        fair = min(self._cap, self._rate / max(1, len(self._flows)))
-        if rest == flow.total:
-            return transfer_s(self.link, rest, flows=len(self._flows))
-        return rest / fair + self._rtt_s / 2
+        if flow_id not in self._active and flow.left > 0:  # in its handshake
+            return flow.opens_s - self._clock.now() + self._sending_s(flow.left, flow.window) + self._rtt_s / 2
+        if flow.left <= 0:
+            return flow.arrives_s - self._clock.now()
+        return self._sending_s(flow.total - self.sent_bytes(flow_id), flow.window) + self._rtt_s / 2
+
+    def _sending_s(self, n_bytes: float, window_bytes: float) -> float:
+        return sending_s(self.link, n_bytes, window_bytes, len(self._flows))
 
     def _open(self, flow_id: int, flow: _Flow) -> None:
         """The handshake is over: the flow begins to send."""
@@ -110,7 +115,8 @@ class FluidLink:
 
     def _finish(self, flow_id: int, flow: _Flow) -> None:
         del self._active[flow_id]
-        self._clock.call_at(self._updated_s + self._rtt_s / 2, self._arrive, flow_id, flow)
+        flow.arrives_s = self._updated_s + self._rtt_s / 2
+        self._clock.call_at(flow.arrives_s, self._arrive, flow_id, flow)
 
     def _arrive(self, flow_id: int, flow: _Flow) -> None:
         if self._flows.get(flow_id) is flow:

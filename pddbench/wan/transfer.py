@@ -7,6 +7,8 @@ A fresh TCP flow costs one RTT of handshake; then its window starts at ten segme
 
 from __future__ import annotations
 
+import math
+
 from pddbench.wan.link import Link
 
 SEGMENT_BYTES = 1448  # payload of a TCP segment on Ethernet: 1500 - 20 (IP) - 20 (TCP) - 12 (timestamps)
@@ -18,12 +20,17 @@ def transfer_s(link: Link, n_bytes: float, fresh: bool = True, flows: int = 1) -
 
     `fresh`: a new connection (handshake and slow start); else one whose window is already open.
     """
+    if not fresh:
+        return sending_s(link, n_bytes, math.inf, flows) + link.rtt_s / 2
+    return link.rtt_s + sending_s(link, n_bytes, INITIAL_WINDOW_BYTES, flows) + link.rtt_s / 2
+
+
+def sending_s(link: Link, n_bytes: float, window_bytes: float, flows: int = 1) -> float:
+    """Seconds to send bytes from a window that doubles each RTT, up to the flow's cap or its share of the line."""
     rtt_s, cap = link.rtt_s, min(link.flow_bytes_s, link.rate_bytes_s / max(1, flows))
-    if rtt_s == 0 or not fresh:
-        return rtt_s / 2 + n_bytes / cap
-    left, window, elapsed_s = float(n_bytes), float(INITIAL_WINDOW_BYTES), rtt_s
+    left, window, elapsed_s = float(n_bytes), float(window_bytes), 0.0
     while window < cap * rtt_s and left > window:
         elapsed_s += rtt_s
         left -= window
         window *= 2
-    return elapsed_s + left / min(cap, window / rtt_s) + rtt_s / 2
+    return elapsed_s + left / (min(cap, window / rtt_s) if rtt_s else cap)

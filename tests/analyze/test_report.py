@@ -81,8 +81,11 @@ def test_money(summary, tmp_path):
     def unpriced(manifest):
         manifest["arms"]["mine"]["roles"] = {}
 
-    run = load(make_run(tmp_path, Recipe(arms=("mine",), sessions=30, tokens=4, manifest=unpriced)))
-    assert summarise(run)["arms"]["mine"]["figures"]["cost_per_mtok.value"]["withheld"] == "no price"
+    run = load(make_run(tmp_path, Recipe(arms=("mine",), sessions=30, tokens=4, slo={}, manifest=unpriced)))
+    unknown = summarise(run)
+    assert unknown["arms"]["mine"]["figures"]["cost_per_mtok.value"]["withheld"] == "no price"
+    text = shown(unknown, 80)
+    assert text.count("no price") == 1 and "no SLO given" in text
 
 
 def test_buckets_and_lowest_bucket(summary):
@@ -256,9 +259,15 @@ def test_compare_command(folder, tmp_path):
 
 
 def test_one_session_says_why(tmp_path):
-    """A replay of a single conversation has no interval by session: every figure must say so, and nothing break."""
-    text = shown(summarise(load(make_run(tmp_path, Recipe(arms=("mine",), sessions=1, turns=30, repeats=1)))), 120)
-    assert "withheld (one session: no interval by session)" in " ".join(text.split())
+    """A replay of a single conversation has no interval by session: figures say so, and the rows are shown as rows."""
+    run = load(make_run(tmp_path, Recipe(arms=("mine",), sessions=1, turns=30, repeats=1)))
+    summary = summarise(run)
+    text = " ".join(shown(summary, 120).split())
+    assert "withheld (one session)" in text and "these rows only" in text
+    seen = summary["arms"]["mine"]["observed"]["ttft"]
+    ttft = (run.requests["first_token_ns"] - run.requests["sent_ns"]) / 1e9
+    assert (seen["low"], seen["high"]) == pytest.approx((ttft.min(), ttft.max()))
+    assert seen["point"] == pytest.approx(sorted(ttft)[14]) and seen["rows"] == 30
 
 
 def test_large_run_is_quick(tmp_path):
@@ -284,3 +293,53 @@ def test_reading_is_lazy(folder):
     run = load(folder)
     assert not {"requests", "events", "server", "health"} & set(vars(run))
     assert time.process_time() - start < 5
+
+
+def test_interrupted_run_with_an_arm_that_never_ran(tmp_path):
+    """After a signal whole arms, tables and times are missing: the answer must still come, and say so."""
+
+    def unsent(arm, repeat, requests, *_):
+        for i in range(200, len(requests["outcome"])):
+            fail(requests, i, "not_sent", "interrupted")
+            for name in ("due_ns", "sent_ns", "end_ns", "ready_ns", "throttle_wait_ns"):
+                requests[name][i] = None
+
+    recipe = Recipe(repeats=1, tokens=12, edit=unsent, manifest=lambda m: m.update(partial=True, signal="SIGINT"))
+    folder = make_run(tmp_path, recipe)
+    for name in ("requests", "events", "server", "health"):
+        (folder / name / "pdd.0.parquet").unlink()
+    (folder / "events" / "naive.0.parquet").unlink()
+    done = run_cli("report", folder)
+    assert done.exception is None and done.return_value == 0
+    assert "stopped early" in done.output and "never begun: pdd" in done.output and "valid so far" in done.output
+    assert run_cli("compare", folder, "--arms", "baseline,naive").return_value == 0
+
+
+def test_bare_rows_are_enough(tmp_path):
+    """An endpoint that tells nothing (no usage, no extension) and a run without events or health still get a table."""
+
+    untold = ("completion_tokens", "prompt_tokens", "cached_tokens", "cached_tokens_possible", "cached_tokens_ceiling",
+              "cached_tokens_planned", "pipeline", "tokens_p", "tokens_rld", "tokens_md")  # fmt: skip
+
+    def bare(arm, repeat, requests, events, *_):
+        for name in untold:
+            requests[name] = [None] * len(requests["outcome"])
+
+    folder = make_run(tmp_path, Recipe(arms=("mine", "other"), tokens=12, edit=bare))
+    for name in ("events", "server", "health"):
+        for file in (folder / name).iterdir():
+            file.unlink()
+    done = run_cli("report", folder)
+    assert done.exception is None and done.return_value == 0 and "lengths_unreported" in done.output
+
+
+def test_read_only_folder_still_answers(folder, monkeypatch):
+    """Somebody else's results on a read-only share: the table comes, then one sentence about what was not written."""
+
+    def refuse(*_):
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(Path, "write_bytes", refuse)
+    done = run_cli("report", folder)
+    assert "verdict: valid" in done.output
+    assert isinstance(done.exception, InputError) and "Read-only file system" in str(done.exception)

@@ -15,7 +15,7 @@ from .synth import Recipe, fail, make_run
 
 
 def found(folder, allow=(), **recipe):
-    data = Dataset(load(make_run(folder, Recipe(tokens=12, **recipe))))
+    data = Dataset(load(make_run(folder, Recipe(**{"tokens": 12, "turns": 2} | recipe))))
     return {f"{f.rule}:{f.level}": f for f in trust.findings(data, allow)}
 
 
@@ -136,12 +136,22 @@ def test_lags_are_judged_in_wall_time(tmp_path):
     def lag(repeat, requests, *_):
         requests["sent_ns"] = [sent + 20_000_000 for sent in requests["sent_ns"]]
 
-    assert "send_lag:invalid" not in found(tmp_path / "a", speed=10.0, edit=only_pdd(lag), manifest=_quiet)
+    assert "send_lag:invalid" not in found(tmp_path / "a", speed=10.0, edit=only_pdd(lag))
     assert "emulator_late:invalid" in found(tmp_path / "b", speed=10.0)
 
 
-def _quiet(manifest):
-    pass
+def test_one_late_request_voids_nothing(tmp_path):
+    """A gate on the largest of a few samples would void every short run (TRAPS: never gate on a maximum)."""
+
+    def late(count):
+        def edit(repeat, requests, *_):
+            for i in range(count):
+                requests["sent_ns"][i] += 50_000_000
+
+        return only_pdd(edit)
+
+    assert "send_lag:invalid" not in found(tmp_path / "a", sessions=20, repeats=1, edit=late(1))
+    assert "send_lag:invalid" in found(tmp_path / "b", sessions=20, repeats=1, edit=late(2))
 
 
 def test_throttle_and_hits_have_slack(tmp_path):
@@ -197,7 +207,7 @@ def test_verdict_and_exit_code(tmp_path):
             fail(requests, i)
 
     def verdict(name, **recipe):
-        summary = build(Dataset(load(make_run(tmp_path / name, Recipe(tokens=12, sessions=30, **recipe)))))
+        summary = build(Dataset(load(make_run(tmp_path / name, Recipe(tokens=12, sessions=30, turns=2, **recipe)))))
         return summary.verdict, summary.exit_code
 
     assert verdict("a", edit=only_pdd(warm_cache)) == ("invalid: hits", 98)

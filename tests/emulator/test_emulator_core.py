@@ -16,6 +16,7 @@ from pddbench.deploy.emulator.spec import RoleSpec
 from pddbench.deploy.emulator.tokens import TokenChain, expected_tokens
 from pddbench.deploy.emulator.virtual import VirtualDeployment
 from pddbench.wan.transfer import transfer_s
+from pddbench.workload.experiment import Workload
 
 
 def one(spec, prompt_tokens=17_000, max_tokens=110, before=None):
@@ -346,3 +347,25 @@ def test_virtual_time_is_repeatable():
         _, answer = one(build_spec("pdd"))
         runs.append((answer.times_s, answer.tokens))
     assert runs[0] == runs[1]
+
+
+def test_served_hits_are_the_planned_ones_on_a_whole_trace():
+    """Breaks when the emulator's caches and the trace's own arithmetic of prefixes disagree on any request."""
+    from pddbench.trace.hits import planned_hits
+    from pddbench.trace.synth import agentic_small
+    from pddbench.workload.plan import make_plan
+    from pddbench.workload.prompts import PromptBook
+
+    trace = agentic_small(sessions=6, seed=3)
+    plan = make_plan(trace, Workload(trace="", arrival="trace"))
+    book = PromptBook(plan, "salt", (1000, 30000))
+    world = VirtualDeployment(build_spec("pdd"))
+    for request in plan.requests:
+        world.submit(request.index, world.clock.now(), book.ids(request.index), 2)
+        world.clock.run()
+    block = world.spec.block_tokens
+    hits = planned_hits(trace.rows, "prompt")
+    for request, hit in zip(plan.requests, hits, strict=True):
+        served = world.answers[request.index].reply.finish.cached_tokens
+        assert served == min(int(hit), request.input_tokens - 1) // block * block
+    assert sum(hits) > 0

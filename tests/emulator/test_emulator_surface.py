@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pddbench.deploy.emulator import openai
+from pddbench.deploy.emulator import liveclock, openai
 from pddbench.deploy.emulator.liveclock import Lateness, LiveClock
 from pddbench.deploy.emulator.messages import Finish, Tokens, encode
 from pddbench.deploy.emulator.reply import Reply
@@ -154,8 +154,11 @@ def test_lateness_quantiles_are_within_their_bucket(values, q):
     assert late.max_ns == max(values)
 
 
-async def test_live_time_never_runs_backwards():
+@pytest.mark.parametrize("timerfd", [True, False])
+async def test_live_time_never_runs_backwards(monkeypatch, timerfd):
     """Breaks when an event from outside is handled before timers that were due earlier."""
+    if not timerfd:
+        monkeypatch.setattr(liveclock, "_TimerFd", liveclock._LoopTimer)  # as on a host without timerfd
     clock = LiveClock(asyncio.get_running_loop(), 10.0, time.monotonic_ns())
     seen = []
     for i in range(20):
@@ -208,3 +211,16 @@ def test_arms_that_cannot_be_built(arm, experiment, says):
     given_arm = Arm(name="x", **({"emulated": None} | arm if "base_url" in arm else arm))
     with pytest.raises(InputError, match=says):
         spec_of(given_arm, **experiment)
+
+
+def test_help_of_up_states_the_real_defaults():
+    """Breaks when a default changes in the experiment's types and the command's help keeps the old one."""
+    import re
+
+    from pddbench.cli.up import up
+
+    options = {param.name: param for param in up.params}
+    defaults = EmulatorOptions()
+    for name in ("speed", "kv_scale", "threshold_s", "model", "block_tokens", "tokens_per_chunk"):
+        shown = re.search(r"\[default: (.+?)\]", options[name].help).group(1)
+        assert shown in (str(getattr(defaults, name)), f"{getattr(defaults, name)}".removesuffix(".0"))

@@ -143,6 +143,20 @@ def test_a_cancelled_flow_does_not_arrive_and_frees_its_share():
     assert arrived[0] == pytest.approx(alone[0] + 0.25, rel=0.01)
 
 
+@given(LINKS, st.integers(1, 100_000_000), st.floats(0, 1.2))
+@settings(max_examples=100, deadline=None)
+def test_the_rest_of_a_transfer_is_predicted_by_the_same_law(link, n_bytes, part):
+    """Breaks when the router, asking how long KV under way still needs, gets another law's answer."""
+    clock = VirtualClock()
+    fluid = FluidLink(link, clock)
+    total_s = transfer_s(link, n_bytes)
+    fluid.send(1, n_bytes, lambda: None)
+    clock.run(total_s * part)
+    left_s = max(0.0, total_s * (1 - part))
+    assert fluid.remaining_s(1) == pytest.approx(left_s, abs=0.01 * total_s + link.rtt_s)
+    assert (fluid.remaining_s(1) > 0) == (left_s > 1e-6) or left_s < 0.001 * total_s + 1e-6
+
+
 def test_profiles_and_what_replaces_them():
     """Breaks when a figure given beside a profile is ignored, or a changed profile keeps its plain name."""
     assert [PROFILES[name].one_way_ms for name in ("metro", "regional", "national", "continental")] == [1, 5, 15, 33]

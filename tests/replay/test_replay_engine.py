@@ -103,11 +103,11 @@ async def test_keep_alive_race(tmp_path):
         for turn in range(3):
             index = len(requests)
             more = (
-                {"parents": (index - 1,), "gap_ns": rng.randint(490, 520) * MS} if turn else {"start_ns": session * MS}
+                {"parents": (index - 1,), "gap_ns": rng.randint(990, 1020) * MS} if turn else {"start_ns": session * MS}
             )
             requests.append(request(index, session_id=f"s{session}", turn=turn, **more))
-    async with truth_server(stream(GOOD), idle_s=0.5) as server:
-        _, spool = await run(plan(*requests), server.url, tmp_path, {"keep_alive_s": 0.25})
+    async with truth_server(stream(GOOD), idle_s=1.0) as server:
+        _, spool = await run(plan(*requests), server.url, tmp_path)
     assert [result(spool, i).outcome for i in range(len(requests))] == ["ok"] * len(requests)
     assert len(server.seen) == len(requests)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 
 import pytest
@@ -105,26 +106,65 @@ def test_roots_are_sent_by_start_not_by_place():
     assert Schedule(plan(*requests), range(4), 1.0).roots == [1, 3, 2, 0]
 
 
-async def test_bodies_are_made_ahead_soonest_first():
+def settle(store, *indices):
+    """Wait until bodies are made."""
+    deadline = time.monotonic() + 60
+    while not store.ready(list(indices)):
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+def test_bodies_are_made_ahead_soonest_first():
     """Without it a long prompt would be encoded on the send path."""
-    made = []
-    store = BodyStore(lambda i: made.append(i) or b"%d" % i)
+    made, gate = [], threading.Event()
+
+    def body(index):
+        gate.wait()
+        made.append(index)
+        return b"%d" % index
+
+    store = BodyStore(body)
     now = time.monotonic_ns()
+    store.expect(7)
     store.expect(5)
     store.expect(2, now + 2 * MS)
     store.expect(1, now + MS)
     store.expect(9, now + 3600_000 * MS)
-    task = asyncio.ensure_future(store.run())
-    while len(made) < 3:
-        await asyncio.sleep(0.001)
+    gate.set()
+    settle(store, 1, 2, 5, 7)
+    made.remove(7)  # may have begun before the others were known
     assert made == [1, 2, 5]
     assert store.take(1)[::2] == (b"1", False)
     assert store.take(9)[::2] == (b"9", True)
     assert store.late == 1
     store.expect(2, now)
-    await asyncio.sleep(0.01)
+    store.forget(5)
+    store.close()
     assert made == [1, 2, 5, 9], "nothing is made twice"
-    task.cancel()
+
+
+def test_a_body_that_cannot_be_made_is_raised_to_its_taker():
+    """Without it an error in the thread would be lost, or end the thread for all others."""
+    store = BodyStore(lambda index: b"%d" % (10 // index))
+    store.expect(0, 0)
+    store.expect(2, 0)
+    settle(store, 0, 2)
+    assert store.take(2)[0] == b"5"
+    with pytest.raises(ZeroDivisionError):
+        store.take(0)
+    store.close()
+
+
+def test_bodies_are_bounded_in_memory(monkeypatch):
+    """Without it prompts of a thousand waiting sessions would fill the memory."""
+    monkeypatch.setattr("pddbench.replay.bodies.MAX_BYTES", 1000)
+    store = BodyStore(lambda index: b"x" * 400)
+    for index in range(10):
+        store.expect(index, index)
+    settle(store, *range(10))
+    assert len(store._made) == 3
+    assert [store.take(index)[0] for index in range(10)] == [b"x" * 400] * 10
+    store.close()
 
 
 @pytest.mark.parametrize(

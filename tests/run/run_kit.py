@@ -61,7 +61,7 @@ def write_trace(path, rows):
     return path
 
 
-def small_rows(sessions, turns=3, gap_s=0.2, tokens=400, start_gap_s=0.25):
+def small_rows(sessions, turns=3, gap_s=0.2, tokens=400, start_gap_s=0.25, output=20):
     """Plain sessions on one shared prompt: enough to exercise everything in a few seconds."""
     rows = []
     for s in range(sessions):
@@ -69,13 +69,14 @@ def small_rows(sessions, turns=3, gap_s=0.2, tokens=400, start_gap_s=0.25):
             parent = f"s{s}.{t - 1}" if t else None
             first = "s0.0" if s else None
             prefix_of = parent or first
-            prefix = 0 if prefix_of is None else (tokens // 2 if t == 0 else tokens + 150 * (t - 1) + 20 * t)
+            prefix = 0 if prefix_of is None else (tokens // 2 if t == 0 else tokens + 150 * (t - 1) + output * t)
             rows.append(
                 {
                     "request_id": f"s{s}.{t}", "session_id": f"s{s}", "turn": t,
                     "parents": [parent] if parent else [], "start_s": None if t else s * start_gap_s,
                     "gap_s": gap_s if t else None, "prefix_of": prefix_of, "prefix_tokens": prefix,
-                    "input_tokens": tokens + (150 + 20) * t, "output_tokens": 20, "kind": "tool" if t else "root",
+                    "input_tokens": tokens + (150 + output) * t, "output_tokens": output,
+                    "kind": "tool" if t else "root",
                 }
             )  # fmt: skip
     return rows

@@ -20,7 +20,7 @@ repeats = 2
 ttft_sched_ms = 4000
 [emulator]
 speed = 8.0
-threshold_s = 0.25
+threshold_s = 0.4
 [cost]
 chips = { A = 2.0, B = 2.4 }
 line = 0.7
@@ -42,7 +42,7 @@ emulated = "pdd"
 def ran(tmp_path_factory):
     """A finished run of three emulated arms, 12 sessions of 3 turns, twice."""
     path = tmp_path_factory.mktemp("run")
-    write_trace(path / "t.trace.jsonl", small_rows(12, tokens=3000, gap_s=0.5, start_gap_s=1.0))
+    write_trace(path / "t.trace.jsonl", small_rows(12, tokens=3000, gap_s=0.5, start_gap_s=1.0, output=60))
     (path / "e.toml").write_text(EXPERIMENT)
     done = pddbench("run", path / "e.toml", "--out", path / "out", *BUSY)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -127,7 +127,7 @@ def test_table_says_what_it_is(ran):
     head = " ".join(out.split("\n\n")[0].split())
     assert "WAN: model, not packets" in head and "emulator speed 8" in head
     for words in ("TTFT", "largest gap", "seam stall", "goodput per cost", "by request", "verdict"):
-        assert words in out
+        assert words in out, out
     assert "BCR" not in out
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import numpy as np
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 _MIX_1, _MIX_2 = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 
 
-def block_hashes(ids: Sequence[int] | npt.NDArray[np.int64], block_tokens: int) -> tuple[list[int], int]:
+def block_hashes(ids: Sequence[int] | npt.NDArray[Any], block_tokens: int) -> tuple[list[int], int]:
     """Chained 63-bit hashes of the full blocks of a prompt, and a seed that stands for all of it.
 
     All blocks at once: each is a polynomial of its ids, mixed with its place; the chain is the running sum. 64K ids

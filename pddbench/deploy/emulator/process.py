@@ -6,12 +6,10 @@ A process says where it listens by one JSON line on stdout, and ends when its st
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import gc
 import json
 import os
 import resource
-import struct
 import sys
 import time
 import traceback
@@ -27,10 +25,10 @@ from pddbench.deploy.emulator.liveclock import LiveClock
 from pddbench.deploy.emulator.messages import AskStats, Hello, KvArrived, Message, Stats
 from pddbench.deploy.emulator.spec import EmulatorSpec
 from pddbench.deploy.emulator.wire import Wire
+from pddbench.timeliness import ask_for_short_slices
 from pddbench.wan.fluid import FluidLink
 
 _PUMP_S = 0.005  # wall seconds between two lots of filler; arrival times are the link's and do not depend on it
-_SLICE_NS = 300_000  # halves the lateness of timers on a busy host (default slice: about 3 ms)
 INTERNAL_HOST = "127.0.0.1"
 
 
@@ -44,25 +42,25 @@ class ProcessSpec(msgspec.Struct):
 
 def figures(clock: LiveClock) -> dict[str, float]:
     """What every process reports of itself; lateness of timers in wall nanoseconds."""
-    used = resource.getrusage(resource.RUSAGE_SELF)
     late = clock.lateness
     return {
         "cpu_s": time.process_time(),
-        "rss_bytes": float(used.ru_maxrss * 1024),
         "timer_calls": float(late.count),
         "late_p50_ns": float(late.quantile_ns(0.5)),
         "late_p99_ns": float(late.quantile_ns(0.99)),
         "late_max_ns": float(late.max_ns),
-        **_run_delay(),
+        **_from_proc(),
     }
 
 
-def _run_delay() -> dict[str, float]:
-    """Seconds this process could run but had no core (Linux schedstat): lateness that is the host's, not its own."""
+def _from_proc() -> dict[str, float]:
+    """What Linux says of this process: memory, and seconds it could run but had no core (lateness of the host's)."""
     try:
-        return {"run_delay_s": int(Path("/proc/self/schedstat").read_text().split()[1]) / 1e9}
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        waited_ns = int(Path("/proc/self/schedstat").read_text().split()[1])
     except (OSError, IndexError, ValueError):
         return {}
+    return {"rss_bytes": float(pages * resource.getpagesize()), "run_delay_s": waited_ns / 1e9}
 
 
 def lost(who: str) -> Callable[[], None]:
@@ -254,14 +252,6 @@ def _end_on_error(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None
     os._exit(1)
 
 
-def _ask_for_short_slices() -> None:
-    """Ask the scheduler for short, early turns (Linux 6.12: the slice of a fair task; no privileges). Best effort."""
-    number = {"x86_64": 314, "aarch64": 274}.get(os.uname().machine)
-    if sys.platform == "linux" and number is not None:
-        attributes = struct.pack("IIQiIQQQ", 48, 0, 0, 0, 0, _SLICE_NS, 0, 0)
-        ctypes.CDLL(None, use_errno=True).syscall(number, 0, attributes, 0)
-
-
 async def _serve(role: str, spec: ProcessSpec) -> None:
     loop = asyncio.get_running_loop()
     _end_with_parent(loop)
@@ -279,6 +269,8 @@ async def _serve(role: str, spec: ProcessSpec) -> None:
     gc.collect()
     gc.freeze()  # what is loaded stays: later collections look at requests only
     gc.set_threshold(50_000, 20, 100)
+    if role == "router":
+        process.watch()
     sys.stdout.write(json.dumps(ready) + "\n")
     sys.stdout.flush()
     await asyncio.Event().wait()
@@ -303,7 +295,9 @@ def main() -> None:
     if not line:
         return  # the parent ended before it said anything
     spec = msgspec.json.decode(line, type=ProcessSpec)
-    _ask_for_short_slices()
+    ask_for_short_slices()
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # a connection a client
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(_serve(role, spec))
 

@@ -137,9 +137,12 @@ class RouterProcess:
         await runner.setup()
         site = web.TCPSite(runner, self._deployment.host, self._deployment.port, backlog=1024)
         await site.start()
-        self._beacon(self.clock.now())
         port_served: int = runner.addresses[0][1]
         return port_served
+
+    def watch(self) -> None:
+        """Begin to watch how late this process runs."""
+        self._beacon(self.clock.now())
 
     def _beacon(self, due_s: float) -> None:
         due_s = max(due_s, self.clock.now()) + _BEACON_S * self._deployment.speed

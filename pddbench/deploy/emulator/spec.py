@@ -14,7 +14,7 @@ class Chip(msgspec.Struct, frozen=True):
 
     Prefill of `u` fresh tokens on a prefix of `h`: `prefill_a_s + prefill_b_s*u + prefill_c_s*u*(h + u/2)`.
     Decode step with `batch` streams: `decode_c0_s + decode_c1_s*batch`. Extend-decode of `k` handed-over ids:
-    `extend_e0_s + extend_e1_s*k`.
+    `extend_e0_s + extend_e1_s*k`; the second part rides in a decode step (the batch waits for it), the first does not.
     """
 
     name: str

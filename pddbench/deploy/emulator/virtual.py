@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from pddbench.deploy.emulator.blocks import block_hashes
 from pddbench.deploy.emulator.cluster_a import ClusterA
@@ -12,6 +13,9 @@ from pddbench.deploy.emulator.reply import Piece, Reply
 from pddbench.deploy.emulator.spec import EmulatorSpec
 from pddbench.wan.clock import VirtualClock
 from pddbench.wan.fluid import FluidLink
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 
 class Answer:
@@ -49,7 +53,7 @@ class VirtualDeployment:
         if spec.arm != "baseline":
             self.b = ClusterB(spec, self.clock, self._on_reply, self.a.on_message, delay_s)
 
-    def submit(self, rid: int, at_s: float, ids: Sequence[int], max_tokens: int) -> None:
+    def submit(self, rid: int, at_s: float, ids: Sequence[int] | npt.NDArray[Any], max_tokens: int) -> None:
         """Send a prompt at a time."""
         hashes, seed = block_hashes(ids, self.spec.block_tokens)
         self.answers[rid] = Answer(at_s, seed, max_tokens)
