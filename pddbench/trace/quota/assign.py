@@ -15,17 +15,21 @@ from pddbench.trace.quota.lengths import Draw, Floats, quantiles, sample
 from pddbench.trace.quota.spec import QuotaSpec
 from pddbench.trace.quota.structure import LOW_BELOW, Ints, Role, Structure, low_turns
 
-_SINGULAR_REACH = 0.95  # of the first bucket's upper edge: a singular request hits less than this
+_FIRST_REACH = 0.95  # of the first bucket's upper edge: singular requests and roots of given length hit less
 
 
 @dataclass
 class Assigned:
-    """Planned hits as columns, shape (n,); `fixed` slots (cold roots, singular ones) have their lengths already."""
+    """Planned hits as columns, shape (n,).
+
+    `fixed` slots have their hit already: none (cold ones), or what their lengths give (singular ones, most roots).
+    """
 
     bucket: Ints
     rank: Floats
     fixed: npt.NDArray[np.bool_]
-    fixed_input: Ints  # of singular slots, else 0
+    singular: npt.NDArray[np.bool_]
+    fixed_input: Ints  # of fixed slots that are not cold, else 0
     fixed_hit: Ints
     low: npt.NDArray[np.bool_]
     cap: Floats  # a hit is not above this, so that the reply before it fits
@@ -37,20 +41,47 @@ class Assigned:
 
 
 def assign(structure: Structure, counts: Sequence[int], spec: QuotaSpec, draw: Draw) -> Assigned:
-    """Hand the hits of `counts` out to the slots; `InputError` if they cannot have this mean or this structure."""
+    """Hand the hits of `counts` out to the slots; `InputError` if they cannot have this mean or this structure.
+
+    A root on a shared system prompt hits what its length, drawn from the law, makes of it. If the other hits cannot
+    make up for that, roots take hits of the histogram too, and their lengths follow.
+    """
     inputs, hits = _singular_lengths(structure, spec, draw)
+    with_roots = _root_lengths(structure, inputs, hits, spec, draw)
+    try:
+        return _assign(structure, counts, spec, with_roots, draw)
+    except InputError:
+        return _assign(structure, counts, spec, (inputs, hits), draw)
+
+
+def _assign(
+    structure: Structure, counts: Sequence[int], spec: QuotaSpec, lengths: tuple[Ints, Ints], draw: Draw
+) -> Assigned:
+    inputs, hits = lengths
     singular = structure.role == Role.SINGULAR
-    fixed = structure.cold | singular
-    _check_first_bucket(int(structure.cold.sum()), int(singular.sum()), counts, spec)
-    shares = float((hits[singular] / np.maximum(inputs[singular], 1)).sum())
+    fixed = structure.cold | (inputs > 0)
+    _check_first_bucket(int(fixed.sum()), int(singular.sum()), counts, spec)
+    shares = float((hits[inputs > 0] / inputs[inputs > 0]).sum())
     positions = positions_for_mean(spec.mean_hit, counts, spec.edges, int(fixed.sum()), shares)
     pool_bucket = np.repeat(np.arange(len(counts)), [counts[0] - int(fixed.sum()), *counts[1:]])
     pool_rank = np.concatenate([draw.strata(n) for n in np.bincount(pool_bucket, minlength=len(counts)).tolist()])
     bucket, rank = np.zeros(len(fixed), dtype=np.int64), np.full(len(fixed), 0.5)
-    place = _places(structure, positions.hits(pool_bucket, pool_rank, spec.edges), pool_bucket, spec, draw)
+    pool_hits = positions.hits(pool_bucket, pool_rank, spec.edges)
+    place = _places(structure, fixed, pool_hits, _low_buckets(spec)[pool_bucket], spec, draw)
     bucket[~fixed], rank[~fixed] = pool_bucket[place], pool_rank[place]
     low = ~fixed & _low_buckets(spec)[bucket]
-    return Assigned(bucket, rank, fixed, inputs, hits, low, np.full(len(fixed), np.inf), positions)
+    return Assigned(bucket, rank, fixed, singular, inputs, hits, low, np.full(len(fixed), np.inf), positions)
+
+
+def _root_lengths(structure: Structure, inputs: Ints, hits: Ints, spec: QuotaSpec, draw: Draw) -> tuple[Ints, Ints]:
+    """`inputs` and `hits` with those of the roots for which the system prompt is a share inside the first bucket."""
+    inputs, hits, block = inputs.copy(), hits.copy(), spec.block_tokens
+    roots = np.flatnonzero(structure.role == Role.ROOT)
+    lengths = np.round(quantiles(spec.input, draw.strata(len(roots))) / block).astype(np.int64) * block
+    tokens = structure.system_tokens[roots]
+    fits = (tokens < _FIRST_REACH * spec.edges[1] * lengths) & (lengths >= tokens + spec.min_fresh_tokens)
+    inputs[roots[fits]], hits[roots[fits]] = lengths[fits], tokens[fits]
+    return inputs, hits
 
 
 def _low_buckets(spec: QuotaSpec) -> npt.NDArray[np.bool_]:
@@ -67,27 +98,32 @@ def _singular_lengths(structure: Structure, spec: QuotaSpec, draw: Draw) -> tupl
     singular = structure.role == Role.SINGULAR
     drawn = sample(spec.singular.input, int(singular.sum()), draw)
     inputs[singular] = np.maximum(block, np.round(drawn / block).astype(np.int64) * block)
-    most = np.floor(_SINGULAR_REACH * spec.edges[1] * inputs / block).astype(np.int64) * block
+    most = np.floor(_FIRST_REACH * spec.edges[1] * inputs / block).astype(np.int64) * block
     hits[singular] = np.minimum(structure.system_tokens, most)[singular]
     return inputs, hits
 
 
-def _check_first_bucket(cold: int, singular: int, counts: Sequence[int], spec: QuotaSpec) -> None:
-    if cold + singular <= counts[0]:
+def _check_first_bucket(fixed: int, singular: int, counts: Sequence[int], spec: QuotaSpec) -> None:
+    if fixed <= counts[0]:
         return
     raise InputError(
         f"the first bucket [0, {spec.edges[1]:g}) gets {counts[0]:,} of {sum(counts):,} requests, but {singular:,} "
-        f"singular ones and {cold:,} that start a system prompt or a session of their own must be in it: raise its "
-        "share, or lower singular.share, system.count, system.cold_share or the number of sessions"
+        f"singular ones and {fixed - singular:,} that start a system prompt or a session of their own must be in it: "
+        "raise its share, or lower singular.share, system.count, system.cold_share or the number of sessions"
     )
 
 
-def _places(structure: Structure, hits: Floats, bucket: Ints, spec: QuotaSpec, draw: Draw) -> Ints:
+def _places(
+    structure: Structure,
+    fixed: npt.NDArray[np.bool_],
+    hits: Floats,
+    is_low: npt.NDArray[np.bool_],
+    spec: QuotaSpec,
+    draw: Draw,
+) -> Ints:
     """By slot that is not fixed, in order: the number of its hit in the pool."""
-    roles = structure.role[(structure.role == Role.ROOT) | (structure.role == Role.TURN)]
-    tokens = structure.system_tokens[(structure.role == Role.ROOT) | (structure.role == Role.TURN)]
+    roles, tokens = structure.role[~fixed], structure.system_tokens[~fixed]
     is_root = roles == Role.ROOT
-    is_low = _low_buckets(spec)[bucket]
     taken = _for_roots(tokens[is_root], hits, is_low, spec, draw)
     left = np.ones(len(hits), dtype=np.bool_)
     left[taken] = False

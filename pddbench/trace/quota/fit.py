@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -27,6 +28,7 @@ from pddbench.trace.quota.structure import LOW_BELOW
 
 Floats = npt.NDArray[np.float64]
 SINGULAR_INPUT, SINGULAR_OUTPUT, SINGULAR_HIT = 131_072, 499, 0.5
+CONTINUES = 0.5  # at least, of an earlier prompt, where a trace names no sessions
 _SHARES = np.array([0, 0.01, 0.02, 0.05, *np.arange(0.1, 0.91, 0.05), 0.95, 0.98, 0.99, 0.995, 1.0])
 
 
@@ -38,6 +40,8 @@ class _Observed:
     hits: npt.NDArray[np.int64]
     shares: Floats
     sessions: dict[str, list[int]]
+    before: list[int]  # the turn before each one, -1 for roots
+    gaps_s: list[float | None]
     singular: set[int]
     side: set[int]  # slots of sub-agents
 
@@ -53,12 +57,12 @@ def fit(trace: Trace, edges: Sequence[float] = DEFAULT_EDGES) -> QuotaSpec:
     Shares and means are exact; laws are quantiles. What a trace does not tell (service times) stays at the default. It
     is checked as any specification is; whether its laws go together shows when it is generated.
     """
-    seen = _observe(trace.rows)
+    seen = _observe(trace.rows, trace.header.block_tokens or 1)
     inputs, outputs = (
         np.array([getattr(row, name) for row in trace.rows]) for name in ("input_tokens", "output_tokens")
     )
     counts = np.histogram(seen.shares, np.asarray(edges))[0]
-    lows = [i for i in seen.others if seen.shares[i] < LOW_BELOW and trace.rows[i].parents]
+    lows = [i for i in seen.others if seen.shares[i] < LOW_BELOW and seen.before[i] >= 0]
     system = _system(seen)
     return check_spec(
         QuotaSpec(
@@ -85,19 +89,47 @@ def fit(trace: Trace, edges: Sequence[float] = DEFAULT_EDGES) -> QuotaSpec:
     )
 
 
-def _observe(rows: list[Row]) -> _Observed:
+def _observe(rows: list[Row], block_tokens: int) -> _Observed:
     if not rows:
         raise InputError("a trace without requests cannot be fitted")
     hits = planned_hits(rows)
     shares = hits / np.maximum(np.array([row.input_tokens for row in rows]), 1)
+    index = {row.request_id: i for i, row in enumerate(rows)}
+    before = [index[row.parents[0]] if row.parents else -1 for row in rows]
+    gaps = [row.gap_s for row in rows]
+    if max(before) < 0:
+        before, gaps = _continued(rows, hits, index, block_tokens)
+    line: list[str] = []
     sessions: dict[str, list[int]] = {}
     for i, row in enumerate(rows):
-        sessions.setdefault(row.session_id, []).append(i)
+        line.append(line[before[i]] if before[i] >= 0 else row.session_id)
+        sessions.setdefault(line[i], []).append(i)
     alone = [i for members in sessions.values() if len(members) == 1 for i in members]
     singular = {i for i in alone if _is_singular(rows[i], float(shares[i]))}
-    return _Observed(
-        rows, hits, shares, sessions, singular, {i for i, row in enumerate(rows) if row.kind == "subagent"}
-    )
+    side = {i for i, row in enumerate(rows) if row.kind == "subagent"}
+    return _Observed(rows, hits, shares, sessions, before, gaps, singular, side)
+
+
+def _continued(
+    rows: list[Row], hits: npt.NDArray[np.int64], index: dict[str, int], block_tokens: int
+) -> tuple[list[int], list[float | None]]:
+    """Sessions of a trace that names none: a prompt that holds all whole blocks of an earlier one is its next turn.
+
+    Each prompt has one next turn at most. Gaps are from start to start, as no ends are known.
+    """
+    taken: set[int] = set()
+    before: list[int] = [-1] * len(rows)
+    gaps: list[float | None] = [None] * len(rows)
+    for i, row in enumerate(rows):
+        donor = index[row.prefix_of] if row.prefix_of is not None else -1
+        whole = rows[donor].input_tokens // block_tokens * block_tokens
+        if donor < 0 or donor in taken or hits[i] < max(whole, CONTINUES * rows[donor].input_tokens):
+            continue
+        taken.add(donor)
+        before[i] = donor
+        start, earlier = row.start_s, rows[donor].start_s
+        gaps[i] = start - earlier if start is not None and earlier is not None else None
+    return before, gaps
 
 
 def _is_singular(row: Row, share: float) -> bool:
@@ -135,14 +167,15 @@ def _singular(seen: _Observed, inputs: npt.NDArray[np.int64]) -> Singular:
 
 
 def _system(seen: _Observed) -> SystemPrompts:
-    """What roots share with other sessions; roots that hit nothing have a system prompt of their own."""
-    roots = [i for i in seen.others if not seen.rows[i].parents]
+    """What several roots share with earlier ones; roots that hit nothing have a system prompt of their own."""
+    roots = [i for i in seen.others if seen.before[i] < 0]
     shared = [int(seen.hits[i]) for i in roots if seen.hits[i] > 0]
     if not shared:
         return SystemPrompts(count=0, cold_share=1.0)
-    lengths = sorted(set(shared))
-    cold = max(0, len(roots) - len(shared) - len(lengths)) / len(roots)
-    return SystemPrompts(count=min(len(lengths), 64), tokens=_law(np.array(shared)), cold_share=round(cold, 6))
+    often = {n for n, times in Counter(shared).items() if times >= max(2, 0.01 * len(roots))}
+    common = [n for n in shared if n in often] or [int(np.median(shared))]
+    cold = max(0, len(roots) - len(shared) - len(set(common))) / len(roots)
+    return SystemPrompts(count=min(len(set(common)), 64), tokens=_law(np.array(common)), cold_share=round(cold, 6))
 
 
 def _lag1(seen: _Observed) -> float:
@@ -161,26 +194,23 @@ def _low_kinds(seen: _Observed, lows: list[int], system: float) -> LowKinds:
     """By how much of the parent's prompt a low turn hits: all of it, about the system prompt, or something else."""
     if not lows:
         return LowKinds()
-    index = {row.request_id: i for i, row in enumerate(seen.rows)}
     counts = {"tool": 0, "edit": 0, "compaction": 0}
     for i in lows:
-        before = seen.rows[index[seen.rows[i].parents[0]]].input_tokens
+        before = seen.rows[seen.before[i]].input_tokens
         hit = int(seen.hits[i])
-        counts["tool" if hit >= 0.99 * before else "compaction" if hit <= 1.1 * system else "edit"] += 1
+        counts["tool" if hit >= 0.9 * before else "compaction" if hit <= 1.1 * system else "edit"] += 1
     return LowKinds(**{kind: round(n / len(lows), 4) for kind, n in counts.items()})
 
 
 def _user_share(seen: _Observed) -> float:
-    kinds = [seen.rows[i].kind for i in seen.others if seen.rows[i].parents]
+    kinds = [seen.rows[i].kind for i in seen.others if seen.before[i] >= 0]
     return round(kinds.count("user") / len(kinds), 6) if kinds else 0.0
 
 
 def _gaps(seen: _Observed, kind: str) -> Law:
     """Gaps before turns of this kind (`tool`: all others); the default where none is known."""
-    rows = [seen.rows[i] for i in seen.others if seen.rows[i].parents]
-    known = [
-        max(row.gap_s, 0.001) for row in rows if row.gap_s is not None and (row.kind == "user") == (kind == "user")
-    ]
+    wanted = [i for i in seen.others if seen.before[i] >= 0 and (seen.rows[i].kind == "user") == (kind == "user")]
+    known = [max(gap, 0.001) for i in wanted if (gap := seen.gaps_s[i]) is not None]
     default = QuotaSpec().user_gap if kind == "user" else QuotaSpec().tool_gap
     return _law(np.array(known)) if known else default
 

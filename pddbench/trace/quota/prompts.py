@@ -92,12 +92,13 @@ class Builder:
                     self._low_turn(made, slot, context, system, share, reset)
                 else:
                     self._append(made, slot, context, share, reset)
+            elif self.fixed_input[slot]:
+                kind = "singular" if role == Role.SINGULAR else self._root_kind(slot)
+                made.put(slot, self.fixed_input[slot], self.fixed_hit[slot], kind)
             elif role == Role.ROOT:
                 self._root(made, slot, system, share)
-            elif role == Role.COLD:
-                made.put(slot, max(self._rounded(reset), system + self.spec.block_tokens), 0, "root")
             else:
-                made.put(slot, self.fixed_input[slot], self.fixed_hit[slot], "singular")
+                made.put(slot, max(self._rounded(reset), system + self.spec.block_tokens), 0, "root")
         return made
 
     def keep_kinds(self, made: Prompts) -> None:
@@ -109,13 +110,15 @@ class Builder:
 
     def _root(self, made: Prompts, slot: int, system: int, share: float) -> None:
         """A system prompt (a longer prompt than the law allows: only its beginning), then new text."""
-        kind = "subagent" if self.structure.spawner[slot] >= 0 else "root"
-        most = self.longest
+        kind, most = self._root_kind(slot), self.longest
         if system > share * most:
             length = self._rounded(most)
             made.put(slot, length, self._hit_in(made, slot, length, share), kind)
         else:
             made.put(slot, self._length_for(made, slot, system, share), system, kind)
+
+    def _root_kind(self, slot: int) -> str:
+        return "subagent" if self.structure.spawner[slot] >= 0 else "root"
 
     def _append(self, made: Prompts, slot: int, context: int, share: float, reset: float) -> None:
         """The context before and new text; where that would be longer than the law allows, a return to an earlier
@@ -159,9 +162,10 @@ class Builder:
     def _length_for(self, made: Prompts, slot: int, hit: int, share: float) -> int:
         """The prompt length with which `hit` tokens are nearest to `share` and in the slot's bucket."""
         block = self.spec.block_tokens
-        length = max(block, round(hit / share / block) * block)
+        shortest = -(-(hit + self.spec.min_fresh_tokens) // block) * block
+        length = max(shortest, round(hit / share / block) * block)
         for candidate in (length, length + block, length - block, length + 2 * block):
-            if candidate > 0 and self._inside(slot, hit, candidate):
+            if self._inside(slot, hit, candidate):
                 return candidate
         made.misfits.append(slot)
         return max(length, hit + block)
@@ -169,7 +173,8 @@ class Builder:
     def _hit_in(self, made: Prompts, slot: int, length: int, share: float) -> int:
         """The hit that is nearest to `share` in a prompt of this length, and in the slot's bucket."""
         block = self.spec.block_tokens
-        hit = round(share * length / block) * block
+        most = max(0, length - self.spec.min_fresh_tokens) // block * block
+        hit = min(most, round(share * length / block) * block)
         for candidate in (hit, hit - block, hit + block):
             if candidate >= 0 and self._inside(slot, candidate, length):
                 return candidate

@@ -92,11 +92,11 @@ def solve(spec: QuotaSpec, structure: Structure, assigned: Assigned, resets: Res
 
 def _law_of_the_rest(spec: QuotaSpec, assigned: Assigned) -> Law:
     """The law of input lengths with the mean that is left for the requests that are not singular."""
-    singular = assigned.fixed_input > 0
+    singular = assigned.singular
     n, law = len(singular), spec.input
     if law.mean is None or not singular.any() or singular.all():
         return law
-    mean = (law.mean * n - float(assigned.fixed_input.sum())) / (n - int(singular.sum()))
+    mean = (law.mean * n - float(assigned.fixed_input[singular].sum())) / (n - int(singular.sum()))
     if not law.min < mean < law.max:
         raise InputError(
             f"a mean input of {law.mean:,.0f} leaves {mean:,.0f} for the requests that are not singular, but input.min "
@@ -109,9 +109,9 @@ def _mean_input(spec: QuotaSpec, law: Law, assigned: Assigned) -> float:
     """The mean input of all requests: as given, or that of the law where only its quantiles are given."""
     if spec.input.mean is not None:
         return spec.input.mean
-    singular = assigned.fixed_input > 0
+    singular = assigned.singular
     rest = float(quantiles(law, (np.arange(4096) + 0.5) / 4096).mean())
-    return (rest * float((~singular).sum()) + float(assigned.fixed_input.sum())) / len(singular)
+    return (rest * float((~singular).sum()) + float(assigned.fixed_input[singular].sum())) / len(singular)
 
 
 def _replies(spec: QuotaSpec, n: int, draw: Draw) -> list[int]:

@@ -218,16 +218,19 @@ def dump_spec(spec: QuotaSpec) -> str:
 
 def _table(name: str, fields: dict[str, Any]) -> list[str]:
     lines = ["", f"[{name}]"]
-    for key, value in fields.items():
-        if value is None or (key == "points" and not value):
-            continue
+    for key, value in _said(fields).items():
         lines.append(f"{key} = {_inline(value) if isinstance(value, dict) else _toml(value)}")
     return lines
 
 
 def _inline(fields: dict[str, Any]) -> str:
-    kept = {key: value for key, value in fields.items() if value is not None and value != ()}
-    return "{ " + ", ".join(f"{key} = {_toml(value)}" for key, value in kept.items()) + " }"
+    return "{ " + ", ".join(f"{key} = {_toml(value)}" for key, value in _said(fields).items()) + " }"
+
+
+def _said(fields: dict[str, Any]) -> dict[str, Any]:
+    """Without what is not given, and of a law without what its kind does not use."""
+    idle = {"sigma"} if fields.get("kind") not in (None, "lognormal") else set()
+    return {key: value for key, value in fields.items() if value not in (None, (), []) and key not in idle}
 
 
 def _toml(value: Any) -> str:

@@ -186,7 +186,7 @@ def _with_roles(
     system_of = np.array([systems.pick(spec, draw) for _ in starts], dtype=np.int64)
     tokens = np.array([*systems.tokens, 0], dtype=np.int64)  # number -1 is the last: none
     root = np.flatnonzero((previous < 0) & (spawner < 0))
-    role[root[(system_of[session[root]] < 0) & (role[root] == Role.ROOT)]] = Role.COLD
+    role[(previous < 0) & (system_of[session] < 0) & (role == Role.ROOT)] = Role.COLD
     for slot in root[np.argsort(np.array(starts)[session[root]], kind="stable")].tolist():
         _meet(slot, int(session[slot]), system_of, role, systems)
     system = system_of[session]
