@@ -7,6 +7,7 @@ the law whatever the seed, which independent draws with the heavy tails of real 
 from __future__ import annotations
 
 import random
+from functools import lru_cache
 from statistics import NormalDist
 
 import numpy as np
@@ -54,12 +55,12 @@ def quantiles(law: Law, shares: Floats) -> Floats:
         even: Floats = law.min + (law.max - law.min) * shares
         return even
     if law.kind == "quantiles":
-        values, grid = _interpolated(law, shares), _interpolated(law, _GRID)
-        return np.clip(values, law.min, law.max) if law.mean is None else _clipped_to_mean(values, law, grid)
+        factor = 1.0 if law.mean is None else _factor(law)
+        return np.clip(_interpolated(law, shares) * factor, law.min, law.max)
     assert law.mean is not None  # check_spec
     if law.kind == "fixed":
         return np.full(len(shares), float(law.mean))
-    return _clipped_to_mean(_unit(law, shares), law, _unit(law, _GRID))
+    return np.clip(_unit(law, shares) * _factor(law), law.min, law.max)
 
 
 def mean_of(law: Law) -> float:
@@ -90,14 +91,16 @@ def _normal(shares: Floats) -> Floats:
     return np.array([inverse(p) for p in shares.tolist()], dtype=np.float64)
 
 
-def _clipped_to_mean(unit: Floats, law: Law, unit_grid: Floats) -> Floats:
-    """`unit` times the factor that gives the law its mean after clipping to [min, max] (the mean is monotone in it)."""
+@lru_cache(maxsize=256)
+def _factor(law: Law) -> float:
+    """The factor that gives the law its mean after clipping to [min, max] (the mean is monotone in it)."""
     assert law.mean is not None
+    unit = _interpolated(law, _GRID) if law.kind == "quantiles" else _unit(law, _GRID)
     low, high = 1e-9, max(law.max, 1.0) * 1e6
     for _ in range(120):
         factor = (low * high) ** 0.5
-        if np.clip(unit_grid * factor, law.min, law.max).mean() < law.mean:
+        if np.clip(unit * factor, law.min, law.max).mean() < law.mean:
             low = factor
         else:
             high = factor
-    return np.clip(unit * high, law.min, law.max)
+    return float(high)
