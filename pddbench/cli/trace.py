@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pddbench.cli.trace_files import FORCE, FORMAT, JSON, check_free, read, sessions_text
-from pddbench.cli.trace_make import cache_curve, fit, oracle, synth
+from pddbench.cli.trace_make import cache_curve, fit, observe, oracle, synth
 
 if TYPE_CHECKING:
     from pddbench.trace.model import Trace
@@ -103,7 +103,7 @@ def convert(source: Path, out: Path, format_name: str | None, force: bool) -> No
     _echo_notes(found.header.assumptions, found.header.counts)
 
 
-for command in (synth, fit, oracle, cache_curve):
+for command in (synth, fit, oracle, cache_curve, observe):
     trace.add_command(command)
 
 

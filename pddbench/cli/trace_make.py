@@ -267,3 +267,38 @@ def _echo_curve(name: str, curve: Curve, kv_bytes: float | None) -> None:
     for at, weighted, mean in zip(curve.at, curve.token_weighted_hit, curve.mean_hit, strict=True):
         size = f"{at * kv_bytes / 1e9:,.1f}" if kv_bytes else ""
         click.echo(f"{at:>22,.0f}{size:>10}{weighted:>20.2%}{mean:>12.2%}")
+
+
+@click.command()
+@click.argument("folders", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--check", is_flag=True, help="Change nothing; exit 99 where a figure is not as recorded.")
+def observe(folders: tuple[Path, ...], check: bool) -> int:
+    """Make the trace of each catalogue FOLDER and write what it is like into observed.json.
+
+    A folder holds a workload.toml (preset, requests, seed). With --check the recorded figures are compared: counts
+    exactly, other figures within 2%.
+    """
+    from pddbench import exitcodes
+    from pddbench.workload import catalogue
+
+    wrong = False
+    for folder in folders:
+        entry = catalogue.load_entry(folder)
+        figures = catalogue.observed(entry, catalogue.make_trace(entry))
+        if not check:
+            catalogue.write_observed(folder, figures)
+            click.echo(f"{folder / catalogue.OBSERVED}: written")
+            continue
+        lines = catalogue.differences(catalogue.read_observed(folder), _plain(figures))
+        wrong |= bool(lines)
+        click.echo(f"{folder}: {'as recorded' if not lines else 'not as recorded'}")
+        for line in lines:
+            click.echo(f"  {line}")
+    return exitcodes.THRESHOLD if wrong else exitcodes.GOOD
+
+
+def _plain(figures: dict[str, Any]) -> Any:
+    """As it is after writing and reading (tuples are lists)."""
+    import msgspec
+
+    return msgspec.json.decode(msgspec.json.encode(figures))

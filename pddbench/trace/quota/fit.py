@@ -33,7 +33,7 @@ _SHARES = np.array([0, 0.01, 0.02, 0.05, *np.arange(0.1, 0.91, 0.05), 0.95, 0.98
 
 
 @dataclass
-class _Observed:
+class Observed:
     """A trace's rows with their hits on the `prompt` basis, and which of them are what."""
 
     rows: list[Row]
@@ -57,7 +57,7 @@ def fit(trace: Trace, edges: Sequence[float] = DEFAULT_EDGES) -> QuotaSpec:
     Shares and means are exact; laws are quantiles. What a trace does not tell (service times) stays at the default. It
     is checked as any specification is; whether its laws go together shows when it is generated.
     """
-    seen = _observe(trace.rows, trace.header.block_tokens or 1)
+    seen = observe(trace.rows, trace.header.block_tokens or 1)
     inputs, outputs = (
         np.array([getattr(row, name) for row in trace.rows]) for name in ("input_tokens", "output_tokens")
     )
@@ -76,8 +76,8 @@ def fit(trace: Trace, edges: Sequence[float] = DEFAULT_EDGES) -> QuotaSpec:
             output=_law(np.maximum(outputs, 1), float(np.maximum(outputs, 1).mean())),
             singular=_singular(seen, inputs),
             system=system,
-            turns=_law(np.array([len(s) for s in _lines(seen)] or [1])),
-            low_lag1=_lag1(seen),
+            turns=_law(np.array([len(s) for s in session_lines(seen)] or [1])),
+            low_lag1=low_hit_lag1(seen),
             low_kinds=_low_kinds(seen, lows, system.tokens.mean or 0.0),
             user_share=_user_share(seen),
             tool_gap=_gaps(seen, "tool"),
@@ -89,7 +89,8 @@ def fit(trace: Trace, edges: Sequence[float] = DEFAULT_EDGES) -> QuotaSpec:
     )
 
 
-def _observe(rows: list[Row], block_tokens: int) -> _Observed:
+def observe(rows: list[Row], block_tokens: int = 1) -> Observed:
+    """Hits, sessions (found, where the trace names none) and singular requests of a trace."""
     if not rows:
         raise InputError("a trace without requests cannot be fitted")
     hits = planned_hits(rows)
@@ -107,7 +108,7 @@ def _observe(rows: list[Row], block_tokens: int) -> _Observed:
     alone = [i for members in sessions.values() if len(members) == 1 for i in members]
     singular = {i for i in alone if _is_singular(rows[i], float(shares[i]))}
     side = {i for i, row in enumerate(rows) if row.kind == "subagent"}
-    return _Observed(rows, hits, shares, sessions, before, gaps, singular, side)
+    return Observed(rows, hits, shares, sessions, before, gaps, singular, side)
 
 
 def _continued(
@@ -136,7 +137,7 @@ def _is_singular(row: Row, share: float) -> bool:
     return row.input_tokens >= SINGULAR_INPUT and row.output_tokens <= SINGULAR_OUTPUT and share < SINGULAR_HIT
 
 
-def _lines(seen: _Observed) -> list[list[int]]:
+def session_lines(seen: Observed) -> list[list[int]]:
     """Sessions that are not singular, sub-agents included (the generator counts them as turns)."""
     return [members for members in seen.sessions.values() if members[0] not in seen.singular]
 
@@ -159,14 +160,14 @@ def _law(values: npt.NDArray[np.int64] | Floats, mean: float | None = None) -> L
     return Law(kind="quantiles", mean=round(min(max(own, low), high), 3), min=low, max=high, points=points)
 
 
-def _singular(seen: _Observed, inputs: npt.NDArray[np.int64]) -> Singular:
+def _singular(seen: Observed, inputs: npt.NDArray[np.int64]) -> Singular:
     if not seen.singular:
         return Singular()
     law = _law(inputs[sorted(seen.singular)])
     return Singular(share=round(len(seen.singular) / len(seen.rows), 9), input=law, max_output=SINGULAR_OUTPUT)
 
 
-def _system(seen: _Observed) -> SystemPrompts:
+def _system(seen: Observed) -> SystemPrompts:
     """What several roots share with earlier ones; roots that hit nothing have a system prompt of their own."""
     roots = [i for i in seen.others if seen.before[i] < 0]
     shared = [int(seen.hits[i]) for i in roots if seen.hits[i] > 0]
@@ -178,10 +179,10 @@ def _system(seen: _Observed) -> SystemPrompts:
     return SystemPrompts(count=min(len(set(common)), 64), tokens=_law(np.array(common)), cold_share=round(cold, 6))
 
 
-def _lag1(seen: _Observed) -> float:
+def low_hit_lag1(seen: Observed) -> float:
     """Correlation of low hits with the turn before, over the main lines of all sessions, roots left out."""
     pairs = []
-    for members in _lines(seen):
+    for members in session_lines(seen):
         low = [float(seen.shares[i] < LOW_BELOW) for i in members if i not in seen.side][1:]
         pairs += list(pairwise(low))
     first, second = np.array(pairs or [(0.0, 0.0)]).T
@@ -190,7 +191,7 @@ def _lag1(seen: _Observed) -> float:
     return round(float(np.clip(np.corrcoef(first, second)[0, 1], 0.0, 0.95)), 4)
 
 
-def _low_kinds(seen: _Observed, lows: list[int], system: float) -> LowKinds:
+def _low_kinds(seen: Observed, lows: list[int], system: float) -> LowKinds:
     """By how much of the parent's prompt a low turn hits: all of it, about the system prompt, or something else."""
     if not lows:
         return LowKinds()
@@ -202,12 +203,12 @@ def _low_kinds(seen: _Observed, lows: list[int], system: float) -> LowKinds:
     return LowKinds(**{kind: round(n / len(lows), 4) for kind, n in counts.items()})
 
 
-def _user_share(seen: _Observed) -> float:
+def _user_share(seen: Observed) -> float:
     kinds = [seen.rows[i].kind for i in seen.others if seen.before[i] >= 0]
     return round(kinds.count("user") / len(kinds), 6) if kinds else 0.0
 
 
-def _gaps(seen: _Observed, kind: str) -> Law:
+def _gaps(seen: Observed, kind: str) -> Law:
     """Gaps before turns of this kind (`tool`: all others); the default where none is known."""
     wanted = [i for i in seen.others if seen.before[i] >= 0 and (seen.rows[i].kind == "user") == (kind == "user")]
     known = [max(gap, 0.001) for i in wanted if (gap := seen.gaps_s[i]) is not None]
@@ -215,17 +216,17 @@ def _gaps(seen: _Observed, kind: str) -> Law:
     return _law(np.array(known)) if known else default
 
 
-def _subagents(seen: _Observed) -> Subagents:
-    lengths = [n for members in _lines(seen) if (n := sum(i in seen.side for i in members))]
+def _subagents(seen: Observed) -> Subagents:
+    lengths = [n for members in session_lines(seen) if (n := sum(i in seen.side for i in members))]
     if not lengths:
         return Subagents()
-    share = len(lengths) / max(1, len(_lines(seen)))
+    share = len(lengths) / max(1, len(session_lines(seen)))
     return Subagents(share=round(share, 6), min_turns=min(lengths), max_turns=max(lengths))
 
 
-def _arrival(seen: _Observed) -> Arrival:
+def _arrival(seen: Observed) -> Arrival:
     """Rate and burstiness of session starts; the shape is that of a gamma law with the same variation of gaps."""
-    starts = sorted(s for m in _lines(seen) if (s := seen.rows[m[0]].start_s) is not None)
+    starts = sorted(s for m in session_lines(seen) if (s := seen.rows[m[0]].start_s) is not None)
     gaps = np.diff(np.array(starts))
     if len(gaps) < 2 or gaps.sum() <= 0:
         return Arrival()
