@@ -117,7 +117,7 @@ class HttpClient:
         if isinstance(error, aiohttp.ClientConnectorError):
             reason = error.os_error.strerror or str(error.os_error)
             return f"cannot connect to {self._where}: {printable(reason, 120)}"
-        if isinstance(error, aiohttp.ClientPayloadError) and "Not enough data" in detail:
+        if isinstance(error, aiohttp.ClientPayloadError) and "Not enough data" in str(error):
             detail = "the connection was closed before the answer's end"
         if exchange.status is not None:
             return f"the stream broke off: {detail}"
