@@ -31,7 +31,7 @@ TEXT_FIELDS = ("messages", "text_input", "payload", "message_mode", "tools")
 
 
 class _Line(msgspec.Struct, forbid_unknown_fields=True):
-    session_id: str
+    session_id: Annotated[str, msgspec.Meta(min_length=1)]
     input_length: Tokens
     output_length: Tokens
     hash_ids: list[int] = []

@@ -2,7 +2,6 @@
 
 import copy
 import json
-import random
 
 import pytest
 from trace_samples import IDS, PACKERS, SAMPLES, conversation, mooncake, span, tracelab
@@ -196,9 +195,8 @@ def with_junk(value, path, junk):
 )
 def test_junk_in_any_place_is_read_or_refused_in_a_sentence(tmp_path, name, document):
     """A traceback for one odd value in a gigabyte, or a trace that breaks a rule, must come from none of them."""
-    rng = random.Random(name)
     for path in places(document):
-        for junk in rng.sample(JUNK, 6):
+        for junk in JUNK:
             file = put(tmp_path / "junk", json.dumps(with_junk(document, path, junk)).encode())
             try:
                 trace = read_trace(file, name, 16 if name == "dynamo" else None)
