@@ -198,7 +198,7 @@ async def test_speed_divides_times(tmp_path):
 
 async def test_warmups_end_before_t0(tmp_path):
     """Without it warm-up traffic would overlap what is measured."""
-    requests = [request(0), request(1, phase="warmup"), request(2, phase="warmup")]
+    requests = [request(0), request(1, phase="warmup", kind="warmup"), request(2, phase="warmup", kind="warmup")]
     async with truth_server(stream(GOOD, first_s=0.05)) as server:
         end, spool = await run(plan(*requests), server.url, tmp_path)
     assert all(spool.request(i).ended.end_ns < end.t0_ns for i in (1, 2))
