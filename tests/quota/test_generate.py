@@ -180,7 +180,7 @@ def test_two_hundred_random_targets_are_met():
     rng = random.Random(20)
     for seed in range(200):
         spec = feasible(rng)
-        rows = generate(spec, 240, seed).rows
+        rows = generate(spec, 160, seed).rows
         check_exact(spec, rows, planned_hits(rows))
 
 
@@ -283,3 +283,15 @@ def test_a_specification_that_makes_no_sense_names_its_key(change, message):
     """A wrong number found late is a traceback or, worse, a wrong trace."""
     with pytest.raises(InputError, match=message):
         generate(msgspec.structs.replace(QuotaSpec(), **change), 100, 1)
+
+
+def test_long_breaks_come_before_returns_to_the_system_prompt(agentic):
+    """A cache with a time to live loses what was idle: without this, breaks and rewritten contexts would not meet."""
+    hits = planned_hits(agentic)
+    fallen = [
+        row for row, hit in zip(agentic, hits, strict=True) if row.kind in ("edit", "compaction") and hit <= 17_000
+    ]
+    others = [row for row in agentic if row.kind == "tool"]
+    assert len(fallen) > 100
+    long_share = np.mean([row.gap_s > 300 for row in fallen])
+    assert long_share > 0.3 > 0.02 > np.mean([row.gap_s > 300 for row in others])
