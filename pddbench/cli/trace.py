@@ -7,11 +7,22 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pddbench.cli.trace_files import FORCE, FORMAT, JSON, check_free, read, sessions_text
+from pddbench.cli.trace_files import (
+    FORCE,
+    FORMAT,
+    JSON,
+    SOURCE_BLOCK,
+    check_free,
+    check_side,
+    read,
+    sessions_text,
+    write,
+    write_mooncake,
+    write_side,
+)
 from pddbench.cli.trace_make import cache_curve, fit, observe, oracle, synth
 
 if TYPE_CHECKING:
-    from pddbench.trace.model import Trace
     from pddbench.trace.stats import HitStats, Quantiles, TraceStats
 
 
@@ -19,23 +30,26 @@ if TYPE_CHECKING:
 def trace() -> None:
     """Validate, describe, convert and make traces.
 
-    Traces are canonical files (*.trace.jsonl[.gz|.zst], *.trace.parquet), Mooncake JSON lines, or WEKA
-    (kv-cache-tester) session files and folders of them.
+    Traces are canonical files (*.trace.jsonl[.gz|.zst], *.trace.parquet) or files of other formats, seen from their
+    content: Mooncake with and without sessions, Dynamo's agentic rows, WEKA (kv-cache-tester) files and folders of
+    them, Qwen-Bailian, Azure, BurstGPT, TraceLab, OpenTelemetry gen_ai spans, ShareGPT-like and SWE-agent
+    conversations. What a reader assumed is said with every answer.
     """
 
 
 @trace.command()
 @click.argument("file", type=click.Path(path_type=Path))
 @FORMAT
+@SOURCE_BLOCK
 @JSON
-def validate(file: Path, format_name: str | None, as_json: bool) -> None:
+def validate(file: Path, format_name: str | None, source_block: int | None, as_json: bool) -> None:
     """Check every rule of a trace.
 
     The first violation ends it, in one sentence with file, line and field (exit 2).
     """
     import msgspec
 
-    found = read(file, format_name)
+    found = read(file, format_name, source_block)
     sessions = len({row.session_id for row in found.rows})
     if as_json:
         header = found.header
@@ -58,9 +72,10 @@ def validate(file: Path, format_name: str | None, as_json: bool) -> None:
 @trace.command()
 @click.argument("file", type=click.Path(path_type=Path))
 @FORMAT
+@SOURCE_BLOCK
 @click.option("--block-size", type=click.IntRange(1, 65_536), help="Show also what an engine with such blocks can hit.")
 @JSON
-def stats(file: Path, format_name: str | None, block_size: int | None, as_json: bool) -> None:
+def stats(file: Path, format_name: str | None, source_block: int | None, block_size: int | None, as_json: bool) -> None:
     """Describe a trace: sizes, span, prefix hits.
 
     Hits are those of an infinite cache in trace order, on both bases: `prompt` (only prompts leave KV behind, as when
@@ -71,7 +86,7 @@ def stats(file: Path, format_name: str | None, block_size: int | None, as_json: 
     from pddbench.trace.blocks import block_hits
     from pddbench.trace.stats import trace_stats
 
-    found = read(file, format_name)
+    found = read(file, format_name, source_block)
     figures = trace_stats(found)
     blocks = [block_hits(found, block_size, basis) for basis in ("prompt", "prompt+output")] if block_size else []
     if as_json:
@@ -90,31 +105,51 @@ def stats(file: Path, format_name: str | None, block_size: int | None, as_json: 
 @click.argument("source", metavar="IN", type=click.Path(path_type=Path))
 @click.argument("out", metavar="OUT", type=click.Path(path_type=Path))
 @FORMAT
+@SOURCE_BLOCK
+@click.option(
+    "--to",
+    "target",
+    type=click.Choice(["canonical", "mooncake"]),
+    help="Format of OUT; default: mooncake for *.mooncake.jsonl, else canonical.",
+)
+@click.option(
+    "--block-tokens",
+    type=click.IntRange(1, 1_000_000),
+    default=512,
+    show_default=True,
+    help="Tokens of a block in a Mooncake OUT.",
+)
 @FORCE
-def convert(source: Path, out: Path, format_name: str | None, force: bool) -> None:
-    """Convert a trace to the canonical format.
+def convert(
+    source: Path,
+    out: Path,
+    format_name: str | None,
+    source_block: int | None,
+    target: str | None,
+    block_tokens: int,
+    force: bool,
+) -> None:
+    """Convert a trace to the canonical format, or to Mooncake.
 
-    The suffix of OUT decides the form: .trace.jsonl, .trace.jsonl.gz, .trace.jsonl.zst or .trace.parquet. OUT appears
-    when it is complete.
+    The suffix of OUT decides the canonical form: .trace.jsonl, .trace.jsonl.gz, .trace.jsonl.zst or .trace.parquet.
+    Nothing is lost: text, roles and tools, where there are any, go to NAME.content.jsonl.zst beside it. Mooncake cannot
+    express all of a trace; what is lost is said. OUT appears when it is complete.
     """
-    check_free(out, force)
-    found = read(source, format_name)
-    _write(found, out)
+    target = target or ("mooncake" if out.name.endswith(".mooncake.jsonl") else "canonical")
+    check_free(out, force, any_suffix=target == "mooncake")
+    if target == "canonical":
+        check_side(source, out, force)
+    found = read(source, format_name, source_block)
+    if target == "mooncake":
+        write_mooncake(found, out, block_tokens)
+    else:
+        write(found, out)
+        write_side(found, source, out)
     _echo_notes(found.header.assumptions, found.header.counts)
 
 
 for command in (synth, fit, oracle, cache_curve, observe):
     trace.add_command(command)
-
-
-def _write(made: Trace, out: Path) -> None:
-    from pddbench.trace.canonical import write_trace
-
-    write_trace(made, out)
-    sessions = len({row.session_id for row in made.rows})
-    click.echo(
-        f"{out}: written, {len(made.rows):,} requests in {sessions_text(sessions)}, {out.stat().st_size:,} bytes"
-    )
 
 
 def _echo_notes(assumptions: list[str], counts: dict[str, int]) -> None:
