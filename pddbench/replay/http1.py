@@ -75,7 +75,10 @@ def parse_head(head: bytes) -> Head:
 
 
 def body_of(head: Head, sizes: dict[bytes, int] | None = None) -> Body:
-    """The decoder for the body that follows `head` (`sizes`: see `Chunked`). Raises `HttpError` when its length cannot be known safely."""
+    """The decoder for the body that follows `head` (`sizes`: see `Chunked`).
+
+    Raises `HttpError` when its length cannot be known safely.
+    """
     coding = head.fields.get("transfer-encoding", "").lower()
     if head.status in (204, 304):
         return Counted(0)

@@ -45,7 +45,7 @@ class SpoolWriter:
         self.push()
 
     def write(self, frame: Frame) -> None:
-        """Append a frame, at the latest with the next `push`. Raises `WorldError` once the file cannot be written any more."""
+        """Append a frame with the next `push`. Raises `WorldError` once the file cannot be written any more."""
         if self._failed is not None:
             raise WorldError(f"cannot write the spool {self.path}: {self._failed.strerror}")
         self._pending.append(frames.pack(frame))

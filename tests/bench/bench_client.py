@@ -115,7 +115,11 @@ async def line(port, streams, rate, life, folder):
     import aiohttp
 
     user, drift, events = [], [], 0
-    url, extra, start = f"http://127.0.0.1:{port}/v1/completions", headers(rate, life), time.monotonic_ns() + 100_000_000
+    url, extra, start = (
+        f"http://127.0.0.1:{port}/v1/completions",
+        headers(rate, life),
+        time.monotonic_ns() + 100_000_000,
+    )
     memory, cpu = rss_kb(), time.process_time()
 
     async def one(session, due):
@@ -154,7 +158,7 @@ async def line(port, streams, rate, life, folder):
 def main():
     """Run one and print its line."""
     kind, port, streams, rate, life = sys.argv[1], *map(float, sys.argv[2:])
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     from pddbench.runner.execute import in_loop
 
