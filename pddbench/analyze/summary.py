@@ -98,6 +98,7 @@ class RunFacts(msgspec.Struct, kw_only=True):
     currency: str
     partial: bool
     emulator_endpoints: dict[str, float] = {}
+    simulated: bool = False
 
 
 class Summary(msgspec.Struct, kw_only=True):
@@ -165,6 +166,7 @@ def _facts(data: Dataset) -> RunFacts:
         currency=str((manifest.get("cost") or {}).get("currency") or "cost"),
         partial=bool(manifest.get("partial")),
         emulator_endpoints=_emulator_endpoints(data),
+        simulated=bool(manifest.get("simulated")),
     )
 
 

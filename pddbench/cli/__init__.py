@@ -16,6 +16,7 @@ _COMMANDS = {
     "run": ("pddbench.cli.run:run", "Run an experiment: a workload on several arms, ending in a side-by-side table."),
     "replay": ("pddbench.cli.replay:replay", "Replay a trace against one live OpenAI-compatible endpoint."),
     "up": ("pddbench.cli.up:up", "Serve an emulated deployment as a live OpenAI endpoint."),
+    "simulate": ("pddbench.cli.simulate:simulate", "Run the emulated arms of an experiment in virtual time."),
     "trace": ("pddbench.cli.trace:trace", "Validate, describe, convert and make traces."),
     "calibrate": (
         "pddbench.cli.calibrate:calibrate",

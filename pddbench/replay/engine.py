@@ -28,7 +28,7 @@ from pddbench.replay.spool import SpoolWriter
 from pddbench.replay.stream import Facts, RawRead, interpret
 from pddbench.replay.transport import make_transport
 from pddbench.timeliness import ask_for_short_slices
-from pddbench.workload.plan import Plan
+from pddbench.workload.plan import BEFORE_START, Plan
 
 LEAD_NS = 50_000_000  # from the choice of t0 to t0: what is due at once is then not late
 SWITCH_S = 0.0002  # the loop waits that long for a thread that encodes a body or writes the spool
@@ -132,8 +132,8 @@ class _Engine:
     async def run(self) -> ReplayEnd:
         """Warm up, measure, record the rest."""
         requests = self._plan.requests
-        warmup = [request.index for request in requests if request.phase == "warmup"]
-        measure = [request.index for request in requests if request.phase != "warmup"]
+        warmup = [request.index for request in requests if request.kind in BEFORE_START]
+        measure = [request.index for request in requests if request.kind not in BEFORE_START]
         watch = self._loop.create_task(self._watch_stop())
         t0_ns, exact_timer = None, self._pacer.exact
         ask_for_short_slices()

@@ -61,12 +61,14 @@ def own_checks(data: Dataset) -> list[Check]:
 def write(data: Dataset, summary: dict[str, Any]) -> None:
     """Write summary.json and the plots into the run folder."""
     from pddbench.report.plot import plot_dataset
+    from pddbench.report.plot_hits import plot_hits
 
     folder = data.run.path
     try:
         text = msgspec.json.format(msgspec.json.encode(summary), indent=2)
         (folder / "summary.json").write_bytes(text + b"\n")
         plot_dataset(data, folder)
+        plot_hits(data, folder)
     except OSError as error:
         raise InputError(f"{folder}: cannot be written to ({error.strerror})") from error
 

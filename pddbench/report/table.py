@@ -55,7 +55,10 @@ def _first_line(summary: dict[str, Any]) -> Text:
     if run["wan_backend"] not in (None, "none"):
         how = "model, not packets" if run["wan_backend"] == "model" else run["wan_backend"]
         parts.append(f"WAN: {how}" + (f" ({run['wan_profile']})" if run["wan_profile"] else ""))
-    parts += _scales(arms)
+    if run.get("simulated"):
+        parts.append("simulated in virtual time, nothing was sent")
+    else:
+        parts += _scales(arms)
     parts += [
         f"{name} is a pddbench emulator at speed {speed:g}: its times are sped-up wall times"
         for name, speed in run.get("emulator_endpoints", {}).items()

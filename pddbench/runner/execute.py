@@ -53,6 +53,31 @@ def execute(
         return stop.exit_code
 
 
+def execute_simulated(
+    prepared: Prepared, folder: Path, facts: dict[str, Any], salts: dict[int, str], *, quiet: bool
+) -> int | None:
+    """Every arm and repeat in virtual time; returns the signal's exit code if one stopped it between two of them."""
+    from pddbench.runfolder.finish import clear, save_plan
+    from pddbench.runner.simulate import spool_arm
+
+    setups = {setup.name: setup for setup in prepared.arms}
+    with catching() as stop, make_progress(quiet, len(prepared.order)) as progress:
+        for arm, repeat in prepared.order:
+            if stop.number is not None:
+                facts["partial"], facts["signal"] = True, stop.number
+                break
+            progress.begin(arm, repeat)
+            save_plan(folder, repeat, prepared.plan)
+            setup = setups[arm]
+            assert setup.spec is not None
+            bodies = writer_of(setup, prepared.plan, salts[repeat])
+            spool_arm(folder, arm, repeat, setup.spec, prepared.plan, bodies, setup.chat)
+            facts["runs"].append({"arm": arm, "repeat": repeat, "status": "complete"})
+            manifest.write(folder, facts)
+        clear(folder)
+        return stop.exit_code
+
+
 def in_loop(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
     """Run a coroutine on uvloop where it is installed, else on asyncio's own loop."""
     try:

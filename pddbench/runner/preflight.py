@@ -25,8 +25,9 @@ def target_of(setup: ArmSetup, url: str, **more: Any) -> Target:
 
 def writer_of(setup: ArmSetup, plan: Plan, salt: str) -> BodyWriter:
     """The bodies of `plan` for an arm under a salt."""
+    words = setup.words
     return BodyWriter(
-        PromptBook(plan, salt, setup.arm.token_id_range),
+        PromptBook(plan, salt, setup.arm.token_id_range if setup.token_ids else (0, len(words))),
         plan,
         model=setup.arm.model or "emulated",
         chat=setup.chat,
@@ -34,6 +35,7 @@ def writer_of(setup: ArmSetup, plan: Plan, salt: str) -> BodyWriter:
         fields=setup.fields,
         limit_field=setup.profile.chat_limit if setup.chat else "max_tokens",
         min_tokens=setup.profile.min_tokens and bool(setup.pin),
+        words=words,
         overhead_tokens=setup.overhead_tokens,
     )
 
