@@ -12,7 +12,17 @@ if TYPE_CHECKING:
     from pddbench.trace.stats import HitStats, Quantiles, TraceStats
 
 _FORMAT = click.option(
-    "--format", "format_name", metavar="NAME", help="canonical, mooncake or weka; default: seen from the content."
+    "--format",
+    "format_name",
+    metavar="NAME",
+    help="canonical, mooncake, mooncake-sessions, mooncake-cumulative, mooncake-delta, dynamo, weka, bailian, azure, "
+    "burstgpt, tracelab, otel, sharegpt or sweagent; default: seen from the content.",
+)
+_SOURCE_BLOCK = click.option(
+    "--source-block-tokens",
+    "source_block",
+    type=click.IntRange(1, 1_000_000),
+    help="Tokens that an id of FILE stands for, where the format does not say (mooncake…, dynamo, bailian).",
 )
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON for a machine, nothing else.")
 _FORCE = click.option("--force", is_flag=True, help="Replace an existing output file.")
@@ -22,23 +32,26 @@ _FORCE = click.option("--force", is_flag=True, help="Replace an existing output 
 def trace() -> None:
     """Validate, describe, convert and make traces.
 
-    Traces are canonical files (*.trace.jsonl[.gz|.zst], *.trace.parquet), Mooncake JSON lines, or WEKA
-    (kv-cache-tester) session files and folders of them.
+    Traces are canonical files (*.trace.jsonl[.gz|.zst], *.trace.parquet) or files of other formats, seen from their
+    content: Mooncake with and without sessions, Dynamo's agentic rows, WEKA (kv-cache-tester) files and folders of
+    them, Qwen-Bailian, Azure, BurstGPT, TraceLab, OpenTelemetry gen_ai spans, ShareGPT-like and SWE-agent
+    conversations. What a reader assumed is said with every answer.
     """
 
 
 @trace.command()
 @click.argument("file", type=click.Path(path_type=Path))
 @_FORMAT
+@_SOURCE_BLOCK
 @_JSON
-def validate(file: Path, format_name: str | None, as_json: bool) -> None:
+def validate(file: Path, format_name: str | None, source_block: int | None, as_json: bool) -> None:
     """Check every rule of a trace.
 
     The first violation ends it, in one sentence with file, line and field (exit 2).
     """
     import msgspec
 
-    found = _read(file, format_name)
+    found = _read(file, format_name, source_block)
     sessions = len({row.session_id for row in found.rows})
     if as_json:
         header = found.header
@@ -59,8 +72,9 @@ def validate(file: Path, format_name: str | None, as_json: bool) -> None:
 @trace.command()
 @click.argument("file", type=click.Path(path_type=Path))
 @_FORMAT
+@_SOURCE_BLOCK
 @_JSON
-def stats(file: Path, format_name: str | None, as_json: bool) -> None:
+def stats(file: Path, format_name: str | None, source_block: int | None, as_json: bool) -> None:
     """Describe a trace: sizes, span, prefix hits.
 
     Hits are those of an infinite cache in trace order, on both bases: `prompt` (only prompts leave KV behind, as when
@@ -70,7 +84,7 @@ def stats(file: Path, format_name: str | None, as_json: bool) -> None:
 
     from pddbench.trace.stats import trace_stats
 
-    figures = trace_stats(_read(file, format_name))
+    figures = trace_stats(_read(file, format_name, source_block))
     if as_json:
         click.echo(msgspec.json.encode(figures).decode())
     else:
@@ -81,16 +95,46 @@ def stats(file: Path, format_name: str | None, as_json: bool) -> None:
 @click.argument("source", metavar="IN", type=click.Path(path_type=Path))
 @click.argument("out", metavar="OUT", type=click.Path(path_type=Path))
 @_FORMAT
+@_SOURCE_BLOCK
+@click.option(
+    "--to",
+    "target",
+    type=click.Choice(["canonical", "mooncake"]),
+    help="Format of OUT; default: mooncake for *.mooncake.jsonl, else canonical.",
+)
+@click.option(
+    "--block-tokens",
+    type=click.IntRange(1, 1_000_000),
+    default=512,
+    show_default=True,
+    help="Tokens of a block in a Mooncake OUT.",
+)
 @_FORCE
-def convert(source: Path, out: Path, format_name: str | None, force: bool) -> None:
-    """Convert a trace to the canonical format.
+def convert(
+    source: Path,
+    out: Path,
+    format_name: str | None,
+    source_block: int | None,
+    target: str | None,
+    block_tokens: int,
+    force: bool,
+) -> None:
+    """Convert a trace to the canonical format, or to Mooncake.
 
-    The suffix of OUT decides the form: .trace.jsonl, .trace.jsonl.gz, .trace.jsonl.zst or .trace.parquet. OUT appears
-    when it is complete.
+    The suffix of OUT decides the canonical form: .trace.jsonl, .trace.jsonl.gz, .trace.jsonl.zst or .trace.parquet.
+    Nothing is lost: text, roles and tools, where there are any, go to NAME.content.jsonl.zst beside it. Mooncake cannot
+    express all of a trace; what is lost is said. OUT appears when it is complete.
     """
-    _check_free(out, force)
-    found = _read(source, format_name)
-    _write(found, out)
+    target = target or ("mooncake" if out.name.endswith(".mooncake.jsonl") else "canonical")
+    _check_free(out, force, any_suffix=target == "mooncake")
+    if target == "canonical":
+        _check_side(source, out, force)
+    found = _read(source, format_name, source_block)
+    if target == "mooncake":
+        _write_mooncake(found, out, block_tokens)
+    else:
+        _write(found, out)
+        _write_side(found, source, out)
     _echo_notes(found.header.assumptions, found.header.counts)
 
 
@@ -113,18 +157,19 @@ def synth(preset: str, sessions: int, seed: int, out: Path, force: bool) -> None
     _write(PRESETS[preset](sessions, seed), out)
 
 
-def _read(path: Path, format_name: str | None) -> Trace:
+def _read(path: Path, format_name: str | None, source_block: int | None = None) -> Trace:
     from pddbench.trace.read import read_trace
 
-    return read_trace(path, format_name)
+    return read_trace(path, format_name, source_block)
 
 
-def _check_free(out: Path, force: bool) -> None:
+def _check_free(out: Path, force: bool, any_suffix: bool = False) -> None:
     """What would fail at the end fails at the start."""
     from pddbench.errors import InputError
     from pddbench.trace.canonical import check_suffix
 
-    check_suffix(out)
+    if not any_suffix:
+        check_suffix(out)
     if out.is_dir():
         raise InputError(f"{out}: is a directory; give the name of a file")
     if not out.parent.is_dir():
@@ -139,6 +184,39 @@ def _write(made: Trace, out: Path) -> None:
     write_trace(made, out)
     sessions = len({row.session_id for row in made.rows})
     click.echo(f"{out}: written, {len(made.rows):,} requests in {_sessions(sessions)}, {out.stat().st_size:,} bytes")
+
+
+def _check_side(source: Path, out: Path, force: bool) -> None:
+    """An old side file where that of OUT may go is not overwritten in passing (that of IN itself is left alone)."""
+    from pddbench.errors import InputError
+    from pddbench.trace.content import side_path
+
+    side = side_path(out)
+    if side.exists() and side != side_path(source) and not force:
+        raise InputError(f"{side}: exists already; --force replaces it")
+
+
+def _write_side(found: Trace, source: Path, out: Path) -> None:
+    """The text of a trace, from its own format or from the side file of a canonical one."""
+    from pddbench.trace.content import read_content_file, side_path, write_content
+
+    side, content = side_path(out), found.content
+    if content is None and side != side_path(source) and side_path(source).is_file():
+        content = read_content_file(side_path(source))
+    if content is not None:
+        write_content(content, side)
+        click.echo(f"{side}: written, the text of {len(content):,} requests, {side.stat().st_size:,} bytes")
+
+
+def _write_mooncake(found: Trace, out: Path, block_tokens: int) -> None:
+    from pddbench.trace.to_mooncake import write_mooncake
+
+    lost = write_mooncake(found, out, block_tokens)
+    size = out.stat().st_size
+    click.echo(f"{out}: written, {len(found.rows):,} requests in blocks of {block_tokens:,} tokens, {size:,} bytes")
+    click.echo("lost:" if lost else "lost: nothing")
+    for text in lost:
+        click.echo(f"  - {text}")
 
 
 def _sessions(n: int) -> str:
