@@ -7,25 +7,23 @@ from typing import TYPE_CHECKING
 
 import click
 
-if TYPE_CHECKING:
-    from pddbench.trace.model import Trace
-    from pddbench.trace.stats import HitStats, Quantiles, TraceStats
+from pddbench.cli.trace_files import (
+    FORCE,
+    FORMAT,
+    JSON,
+    SOURCE_BLOCK,
+    check_free,
+    check_side,
+    read,
+    sessions_text,
+    write,
+    write_mooncake,
+    write_side,
+)
+from pddbench.cli.trace_make import cache_curve, fit, observe, oracle, synth
 
-_FORMAT = click.option(
-    "--format",
-    "format_name",
-    metavar="NAME",
-    help="canonical, mooncake, mooncake-sessions, mooncake-cumulative, mooncake-delta, dynamo, weka, bailian, azure, "
-    "burstgpt, tracelab, otel, sharegpt or sweagent; default: seen from the content.",
-)
-_SOURCE_BLOCK = click.option(
-    "--source-block-tokens",
-    "source_block",
-    type=click.IntRange(1, 1_000_000),
-    help="Tokens that an id of FILE stands for, where the format does not say (mooncake…, dynamo, bailian).",
-)
-_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON for a machine, nothing else.")
-_FORCE = click.option("--force", is_flag=True, help="Replace an existing output file.")
+if TYPE_CHECKING:
+    from pddbench.trace.stats import HitStats, Quantiles, TraceStats
 
 
 @click.group()
@@ -41,9 +39,9 @@ def trace() -> None:
 
 @trace.command()
 @click.argument("file", type=click.Path(path_type=Path))
-@_FORMAT
-@_SOURCE_BLOCK
-@_JSON
+@FORMAT
+@SOURCE_BLOCK
+@JSON
 def validate(file: Path, format_name: str | None, source_block: int | None, as_json: bool) -> None:
     """Check every rule of a trace.
 
@@ -51,7 +49,7 @@ def validate(file: Path, format_name: str | None, source_block: int | None, as_j
     """
     import msgspec
 
-    found = _read(file, format_name, source_block)
+    found = read(file, format_name, source_block)
     sessions = len({row.session_id for row in found.rows})
     if as_json:
         header = found.header
@@ -65,16 +63,19 @@ def validate(file: Path, format_name: str | None, source_block: int | None, as_j
         }
         click.echo(msgspec.json.encode(report).decode())
         return
-    click.echo(f"{file}: valid, {len(found.rows):,} requests in {_sessions(sessions)} ({found.header.source_format})")
+    click.echo(
+        f"{file}: valid, {len(found.rows):,} requests in {sessions_text(sessions)} ({found.header.source_format})"
+    )
     _echo_notes(found.header.assumptions, found.header.counts)
 
 
 @trace.command()
 @click.argument("file", type=click.Path(path_type=Path))
-@_FORMAT
-@_SOURCE_BLOCK
-@_JSON
-def stats(file: Path, format_name: str | None, source_block: int | None, as_json: bool) -> None:
+@FORMAT
+@SOURCE_BLOCK
+@click.option("--block-size", type=click.IntRange(1, 65_536), help="Show also what an engine with such blocks can hit.")
+@JSON
+def stats(file: Path, format_name: str | None, source_block: int | None, block_size: int | None, as_json: bool) -> None:
     """Describe a trace: sizes, span, prefix hits.
 
     Hits are those of an infinite cache in trace order, on both bases: `prompt` (only prompts leave KV behind, as when
@@ -82,20 +83,29 @@ def stats(file: Path, format_name: str | None, source_block: int | None, as_json
     """
     import msgspec
 
+    from pddbench.trace.blocks import block_hits
     from pddbench.trace.stats import trace_stats
 
-    figures = trace_stats(_read(file, format_name, source_block))
+    found = read(file, format_name, source_block)
+    figures = trace_stats(found)
+    blocks = [block_hits(found, block_size, basis) for basis in ("prompt", "prompt+output")] if block_size else []
     if as_json:
-        click.echo(msgspec.json.encode(figures).decode())
-    else:
-        _echo_stats(file, figures)
+        report = msgspec.to_builtins(figures)
+        if blocks:
+            report["blocks"] = {"block_size": block_size, "prompt": blocks[0], "prompt_output": blocks[1]}
+        click.echo(msgspec.json.encode(report).decode())
+        return
+    _echo_stats(file, figures)
+    if blocks:
+        click.echo(f"\nthe same in blocks of {block_size} tokens, never the whole prompt")
+        _echo_hits(*blocks)
 
 
 @trace.command()
 @click.argument("source", metavar="IN", type=click.Path(path_type=Path))
 @click.argument("out", metavar="OUT", type=click.Path(path_type=Path))
-@_FORMAT
-@_SOURCE_BLOCK
+@FORMAT
+@SOURCE_BLOCK
 @click.option(
     "--to",
     "target",
@@ -109,7 +119,7 @@ def stats(file: Path, format_name: str | None, source_block: int | None, as_json
     show_default=True,
     help="Tokens of a block in a Mooncake OUT.",
 )
-@_FORCE
+@FORCE
 def convert(
     source: Path,
     out: Path,
@@ -126,101 +136,20 @@ def convert(
     express all of a trace; what is lost is said. OUT appears when it is complete.
     """
     target = target or ("mooncake" if out.name.endswith(".mooncake.jsonl") else "canonical")
-    _check_free(out, force, any_suffix=target == "mooncake")
+    check_free(out, force, any_suffix=target == "mooncake")
     if target == "canonical":
-        _check_side(source, out, force)
-    found = _read(source, format_name, source_block)
+        check_side(source, out, force)
+    found = read(source, format_name, source_block)
     if target == "mooncake":
-        _write_mooncake(found, out, block_tokens)
+        write_mooncake(found, out, block_tokens)
     else:
-        _write(found, out)
-        _write_side(found, source, out)
+        write(found, out)
+        write_side(found, source, out)
     _echo_notes(found.header.assumptions, found.header.counts)
 
 
-@trace.command()
-@click.option("--preset", required=True, metavar="NAME", help="Which trace to make: agentic-small.")
-@click.option(
-    "--sessions", type=click.IntRange(1, 1_000_000), default=130, show_default=True, help="How many conversations."
-)
-@click.option("--seed", type=int, default=1, show_default=True, help="The same seed makes the same trace everywhere.")
-@click.option("--out", required=True, type=click.Path(path_type=Path), help="The file to write.")
-@_FORCE
-def synth(preset: str, sessions: int, seed: int, out: Path, force: bool) -> None:
-    """Make a synthetic trace from a seed."""
-    from pddbench.errors import InputError, suggest
-    from pddbench.trace.synth import PRESETS
-
-    if preset not in PRESETS:
-        raise InputError(f"--preset {preset!r} is not known: {suggest(preset, list(PRESETS))}")
-    _check_free(out, force)
-    _write(PRESETS[preset](sessions, seed), out)
-
-
-def _read(path: Path, format_name: str | None, source_block: int | None = None) -> Trace:
-    from pddbench.trace.read import read_trace
-
-    return read_trace(path, format_name, source_block)
-
-
-def _check_free(out: Path, force: bool, any_suffix: bool = False) -> None:
-    """What would fail at the end fails at the start."""
-    from pddbench.errors import InputError
-    from pddbench.trace.canonical import check_suffix
-
-    if not any_suffix:
-        check_suffix(out)
-    if out.is_dir():
-        raise InputError(f"{out}: is a directory; give the name of a file")
-    if not out.parent.is_dir():
-        raise InputError(f"{out}: the directory {out.parent} does not exist")
-    if out.exists() and not force:
-        raise InputError(f"{out}: exists already; --force replaces it")
-
-
-def _write(made: Trace, out: Path) -> None:
-    from pddbench.trace.canonical import write_trace
-
-    write_trace(made, out)
-    sessions = len({row.session_id for row in made.rows})
-    click.echo(f"{out}: written, {len(made.rows):,} requests in {_sessions(sessions)}, {out.stat().st_size:,} bytes")
-
-
-def _check_side(source: Path, out: Path, force: bool) -> None:
-    """An old side file where that of OUT may go is not overwritten in passing (that of IN itself is left alone)."""
-    from pddbench.errors import InputError
-    from pddbench.trace.content import side_path
-
-    side = side_path(out)
-    if side.exists() and side != side_path(source) and not force:
-        raise InputError(f"{side}: exists already; --force replaces it")
-
-
-def _write_side(found: Trace, source: Path, out: Path) -> None:
-    """The text of a trace, from its own format or from the side file of a canonical one."""
-    from pddbench.trace.content import read_content_file, side_path, write_content
-
-    side, content = side_path(out), found.content
-    if content is None and side != side_path(source) and side_path(source).is_file():
-        content = read_content_file(side_path(source))
-    if content is not None:
-        write_content(content, side)
-        click.echo(f"{side}: written, the text of {len(content):,} requests, {side.stat().st_size:,} bytes")
-
-
-def _write_mooncake(found: Trace, out: Path, block_tokens: int) -> None:
-    from pddbench.trace.to_mooncake import write_mooncake
-
-    lost = write_mooncake(found, out, block_tokens)
-    size = out.stat().st_size
-    click.echo(f"{out}: written, {len(found.rows):,} requests in blocks of {block_tokens:,} tokens, {size:,} bytes")
-    click.echo("lost:" if lost else "lost: nothing")
-    for text in lost:
-        click.echo(f"  - {text}")
-
-
-def _sessions(n: int) -> str:
-    return f"{n:,} session{'' if n == 1 else 's'}"
+for command in (synth, fit, oracle, cache_curve, observe):
+    trace.add_command(command)
 
 
 def _echo_notes(assumptions: list[str], counts: dict[str, int]) -> None:
@@ -236,7 +165,7 @@ def _echo_stats(file: Path, figures: TraceStats) -> None:
     span = "no recorded starts" if figures.span_s is None else f"{figures.span_s:,.1f} s from first to last start"
     lengths = "" if figures.lengths == "exact" else f", lengths {figures.lengths}"
     click.echo(f"{file} ({figures.source_format}{lengths})")
-    click.echo(f"{figures.requests:,} requests in {_sessions(figures.sessions)}, {span}")
+    click.echo(f"{figures.requests:,} requests in {sessions_text(figures.sessions)}, {span}")
     click.echo("kinds: " + ", ".join(f"{kind} {n:,}" for kind, n in figures.kinds.items()))
     click.echo(f"\n{'tokens':<8}{'total':>15}{'mean':>11}{'P50':>10}{'P90':>10}{'P99':>10}{'max':>10}")
     click.echo(_quantile_line("input", figures.input_tokens, figures.input_quantiles))
@@ -251,7 +180,7 @@ def _quantile_line(name: str, total: int, q: Quantiles) -> str:
     return f"{name:<8}{total:>15,}{q.mean:>11,.1f}{q.p50:>10,}{q.p90:>10,}{q.p99:>10,}{q.max:>10,}"
 
 
-def _echo_hits(prompt: TraceStats, both: HitStats) -> None:
+def _echo_hits(prompt: TraceStats | HitStats, both: HitStats) -> None:
     """Both bases side by side: what is cached of a request is its prompt, or its prompt and its reply."""
     columns: tuple[TraceStats | HitStats, ...] = (prompt, both)
 

@@ -25,7 +25,8 @@ from pddbench.replay.health import HealthMonitor
 from pddbench.replay.pace import Deadline, Pacer
 from pddbench.replay.schedule import Schedule, Times
 from pddbench.replay.spool import SpoolWriter
-from pddbench.replay.stream import Facts, Read, interpret
+from pddbench.replay.stream import Facts, RawRead, interpret
+from pddbench.replay.transport import make_transport
 from pddbench.timeliness import ask_for_short_slices
 from pddbench.workload.plan import BEFORE_START, Plan
 
@@ -53,7 +54,7 @@ class ReplayJob:
     """What to send where. `bodies(i)` is the encoded body of request i; `speed` experiment ns a wall ns.
 
     `progress` is called about twice a second. `stop`, once set, ends the run: what is in flight is cancelled, what
-    is left is recorded as not sent. `transport` makes the client (default: `client.HttpClient`).
+    is left is recorded as not sent. `transport` makes the client (default: `transport.make_transport`).
     """
 
     plan: Plan
@@ -111,7 +112,7 @@ class _Engine:
         self._pacer = Pacer(self._loop)
         self._bodies = BodyStore(job.bodies)
         self._brake = Brake(job.target.max_start_rate, job.target.max_concurrency)
-        self._transport = (job.transport or _default_transport)(job.target)
+        self._transport = (job.transport or make_transport)(job.target)
         self._counts = Counts(planned=len(job.plan.requests))
         self._schedule = Schedule(job.plan, (), job.speed)
         self._open: set[int] = set(range(len(job.plan.requests)))
@@ -120,7 +121,7 @@ class _Engine:
         self._flying: dict[int, Exchange] = {}
         self._to_flush: deque[Exchange] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._kept: dict[int, list[Read]] = {}
+        self._kept: dict[int, list[RawRead]] = {}
         self._over = asyncio.Event()
         self._interrupted = False
         self._fatal: BaseException | None = None
@@ -375,9 +376,3 @@ class _Engine:
         await self._abort()
         self._bodies.close()
         await self._transport.close()
-
-
-def _default_transport(target: Target) -> Transport:
-    from pddbench.replay.client import HttpClient
-
-    return HttpClient(target)

@@ -56,6 +56,7 @@ class SpoolWriter:
                     exchange.status,
                     exchange.content_type,
                     exchange.location,
+                    exchange.headers_kernel,
                 )
             )
         if exchange.reads:
@@ -160,6 +161,11 @@ class Spool:
     def health(self) -> Iterable[frames.Health]:
         """The health samples, in order."""
         return self._of_kind(frames.Health)
+
+    @property
+    def clock_offsets(self) -> Iterable[frames.ClockOffset]:
+        """The samples of the two clocks' difference, in order."""
+        return self._of_kind(frames.ClockOffset)
 
     def request(self, index: int) -> RequestFrames:
         """Everything of request `index`; empty when it never came to be."""

@@ -12,6 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pddbench.replay.kernel import KernelClock, on_our_clock
 from pddbench.replay.spool import RequestFrames, Spool, read_spool
 from pddbench.replay.stream import Facts, StreamResult, interpret
 from pddbench.runfolder.schema import EVENTS, HEALTH, REQUESTS, SCHEMA_VERSION, arrow_schema
@@ -44,9 +45,10 @@ _FROM_STREAM = (
     "chunks", "prompt_tokens", "cached_tokens", "completion_tokens", "max_gap_token", "tokens_p", "tokens_rld",
     "tokens_md", "pipeline", "handoff_mode", "handoff_token", "handoff_rounds", "handoff_bytes", "kv_wan_bytes",
     "kv_wan_wire_bytes", "kv_wan_ns", "finish_reason", "outcome", "error", "output_sha256",
+    "stamps",
 )  # fmt: skip
 _STAMPS = ("first_byte_ns", "first_chunk_ns", "first_token_ns", "second_token_ns", "last_token_ns",
-           "kernel_first_token_ns")  # fmt: skip
+           "kernel_first_token_ns", "user_first_token_ns")  # fmt: skip
 
 
 def finish_arm(folder: Path, arm: str, repeat: int) -> None:
@@ -67,6 +69,7 @@ class _Finisher:
         self._folder, self._plan, self._facts, self._spool = folder, plan, facts, spool
         self._block = facts.block_tokens or 1
         self._times = _Times(len(plan.requests))
+        self._clock = KernelClock([(sample.t_ns, sample.offset_ns) for sample in spool.clock_offsets])
 
     def run(self) -> None:
         """All three tables; each is complete before it gets its name, `requests` last."""
@@ -139,7 +142,7 @@ class _Finisher:
         if frames.handed is None:
             self._not_sent(row, frames)
             return row, event
-        result = interpret(frames.reads, _exchange_facts(frames))
+        result = interpret(on_our_clock(frames.reads, self._clock), _exchange_facts(frames, self._clock))
         self._times.note(request.index, frames, result)
         self._sent(row, frames, result)
         event["gaps_us"] = [self._us(after - before) for before, after in pairwise(result.token_ns)]
@@ -260,7 +263,7 @@ def _planned(request: PlannedRequest, facts: ArmFacts, block: int) -> dict[str, 
     }
 
 
-def _exchange_facts(frames: RequestFrames) -> Facts:
+def _exchange_facts(frames: RequestFrames, clock: KernelClock) -> Facts:
     """What the transport knew of an exchange; one without an end was in flight when the run was killed."""
     answered, ended = frames.answered, frames.ended
     facts = Facts("cancelled", error=KILLED)
@@ -269,6 +272,8 @@ def _exchange_facts(frames: RequestFrames) -> Facts:
     if answered is not None:
         facts.status, facts.headers_ns = answered.status, answered.headers_ns
         facts.content_type, facts.location = answered.content_type, answered.location
+        if answered.headers_kernel is not None and answered.headers_ns is not None:
+            facts.headers_kernel_ns = clock.monotonic_ns(answered.headers_kernel, answered.headers_ns)
     return facts
 
 
