@@ -31,9 +31,7 @@ class Served(msgspec.Struct, frozen=True):
 def total(growth: Mapping[Series, float], name: str, **labels: str) -> float | None:
     """Sum over the series of `name` that have these labels; None when there is none."""
     found = [
-        value
-        for series, value in growth.items()
-        if series.name == name and all(series.labels.get(key) == want for key, want in labels.items())
+        value for series, value in growth.items() if series.name == name and set(labels.items()) <= set(series.labels)
     ]
     return sum(found) if found else None
 

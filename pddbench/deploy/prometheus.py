@@ -31,21 +31,18 @@ _LINE = re.compile(
 _LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)\s*=\s*"((?:[^"\\]|\\.)*)"')
 _SERIES = re.compile(r"([^{]+)(?:\{(.*)\})?", re.DOTALL)
 _ESCAPED = {r"\\": "\\", r"\"": '"', r"\n": "\n"}
-_LEFT_OUT = (
-    "_bucket",
-    "_created",
-)  # percentiles are the client's own; a transfer histogram of 5 s says nothing of a WAN
+_LEFT_OUT = ("_bucket", "_created")  # buckets end too early for a WAN (5 s); sum and count are kept
 
 
 class Series(msgspec.Struct, frozen=True):
-    """A name and its labels."""
+    """A name and its labels, in order of their names."""
 
     name: str
-    labels: dict[str, str] = {}
+    labels: tuple[tuple[str, str], ...] = ()
 
     def __str__(self) -> str:
-        """As it is saved: `name{label="value",…}`, labels in order of name."""
-        inner = ",".join(f'{key}="{_escape(value)}"' for key, value in sorted(self.labels.items()))
+        """As it is saved: `name{label="value",…}`, a label's value escaped."""
+        inner = ",".join(f'{key}="{_escape(value)}"' for key, value in self.labels)
         return f"{self.name}{{{inner}}}" if inner else self.name
 
 
@@ -91,8 +88,8 @@ def _number(text: str) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _labels(inner: str) -> dict[str, str]:
-    return {key: printable(_unescape(value)) for key, value in _LABEL.findall(inner)}
+def _labels(inner: str) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted((key, printable(_unescape(value))) for key, value in _LABEL.findall(inner)))
 
 
 def _unescape(text: str) -> str:

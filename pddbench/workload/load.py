@@ -213,6 +213,11 @@ def _check_external(arm: ex.Arm, work: ex.Workload, where: str, at: str) -> None
         f"{at}: /v1/chat/completions cannot take token ids: set workload.prompt = 'text'",
     )
     _require(
+        work.prompt == "text" or PROFILES[arm.profile].token_ids,
+        where,
+        f"{at}: profile {arm.profile!r} takes no token ids: set workload.prompt = 'text' (replay: --prompt text)",
+    )
+    _require(
         arm.tokenizer is None or work.prompt == "text",
         where,
         f"{at}: tokenizer is for text prompts: set workload.prompt = 'text'",

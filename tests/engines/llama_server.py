@@ -28,11 +28,9 @@ def parameters(model, slots, context_tokens):
 
 def main():
     """Serve until the parent closes our stdin."""
-    model, slots, context_tokens = (
-        sys.argv[1],
-        *map(int, [*sys.argv[2:4], 4, 8192][-2:] if len(sys.argv) < 4 else sys.argv[2:4]),
-    )
-    server = xllamacpp.Server(parameters(model, slots, context_tokens))
+    arguments = dict(enumerate(sys.argv))
+    slots, context_tokens = int(arguments.get(2, 4)), int(arguments.get(3, 8192))
+    server = xllamacpp.Server(parameters(arguments[1], slots, context_tokens))
     print(server.listening_address, flush=True)
     sys.stdin.read()
 
