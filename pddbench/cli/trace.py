@@ -49,7 +49,10 @@ def validate(file: Path, format_name: str | None, source_block: int | None, as_j
     """
     import msgspec
 
+    from pddbench.trace.validate import validate_rows
+
     found = read(file, format_name, source_block)
+    validate_rows(found.rows, file)
     sessions = len({row.session_id for row in found.rows})
     if as_json:
         header = found.header

@@ -16,6 +16,7 @@ from pddbench.errors import TraceError
 from pddbench.trace.model import Header, Trace
 from pddbench.trace.nodes import Node, known_counts, rows_of
 from pddbench.trace.source import INT32_MAX, decode, file_sha256, numbered_lines
+from pddbench.trace.units import time_unit
 
 BLOCK_TOKENS = 16
 NO_PARENT = -1
@@ -52,7 +53,7 @@ def read_bailian(path: Path, block_tokens: int | None = None) -> Trace:
         source_sha256=file_sha256(path),
         block_tokens=block,
         id_scope="file",
-        assumptions=_assumptions(known_counts(counts), block),
+        assumptions=_assumptions([line.timestamp for _, line in lines], known_counts(counts), block),
         counts=known_counts(counts),
     )
     return Trace(header, rows_of(nodes, path, block))
@@ -100,9 +101,10 @@ def _root(i: int, parents: list[int | None], path: Path, number: int) -> int:
     return i
 
 
-def _assumptions(counts: dict[str, int], block: int) -> list[str]:
+def _assumptions(starts_s: list[float], counts: dict[str, int], block: int) -> list[str]:
     said = [
-        "timestamps are seconds; every row holds its whole prompt (cumulative)",
+        time_unit(starts_s, "timestamp", "seconds", faster="milliseconds"),
+        "every row holds its whole prompt (cumulative)",
         f"hash_ids are blocks of {block} tokens, the same id the same prefix in the whole file",
         "ids cover prompts only: what a prompt shares with a reply is not seen, so both hit bases agree",
         "when a reply ended is not recorded: gaps after a parent are unknown (timing think waits 0 s, timing trace "

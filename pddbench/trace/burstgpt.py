@@ -14,6 +14,7 @@ from pddbench.trace.csvsource import CsvLine, csv_lines
 from pddbench.trace.model import Header, Row, Trace
 from pddbench.trace.nodes import clipped_gap_s, known_counts
 from pddbench.trace.source import file_sha256
+from pddbench.trace.units import time_unit
 
 COLUMNS = ("Timestamp", "Model", "Request tokens", "Response tokens")
 
@@ -30,7 +31,7 @@ def read_burstgpt(path: Path) -> Trace:
         source_format="burstgpt",
         source_sha256=file_sha256(path),
         id_scope="none",
-        assumptions=_assumptions(known_counts(counts), in_file_order),
+        assumptions=_assumptions([start_s for start_s, _ in lines], known_counts(counts), in_file_order),
         counts=known_counts(counts),
     )
     return Trace(header, rows)
@@ -75,9 +76,10 @@ def _count(line: CsvLine, row: Row, counts: Counter[str]) -> None:
         counts["totals_that_do_not_add_up"] += 1
 
 
-def _assumptions(counts: dict[str, int], in_file_order: bool) -> list[str]:
+def _assumptions(starts_s: list[float], counts: dict[str, int], in_file_order: bool) -> list[str]:
     said = [
-        "Timestamp and Elapsed time are seconds; a gap is the start minus the previous start plus its elapsed time",
+        time_unit(starts_s, "Timestamp", "seconds", faster="milliseconds"),
+        "Elapsed time is seconds; a gap is the start minus the previous end (start + elapsed time) of the session",
         "requests of one Session ID follow each other; those without one are sessions of their own",
         "the format tells nothing of shared prefixes: every prompt is wholly fresh, so every hit is 0",
     ]

@@ -10,18 +10,15 @@ Every message of the assistant is a request: its prompt is all that stands befor
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from pddbench.errors import TraceError
 from pddbench.trace.model import Header, Trace
 from pddbench.trace.nodes import known_counts
-from pddbench.trace.source import file_sha256, numbered_lines, read_content
+from pddbench.trace.source import decode_any, file_sha256, numbered_lines, read_content
 from pddbench.trace.texts import ESTIMATE_SAID, SHARING_SAID, TextTurn, assemble, role_of
 
 CONVERSATION_FIELDS = ("conversations", "conversation", "messages")
@@ -47,7 +44,7 @@ def read_sharegpt(path: Path) -> Trace:
 
 def read_sweagent(path: Path) -> Trace:
     """The one conversation of a trajectory file."""
-    data = _document(path)
+    data = decode_any(read_content(path), path)
     extra: dict[str, Any] = {}
     tools: Any = None
     where = ""
@@ -67,43 +64,17 @@ def _conversations(path: Path) -> Iterator[tuple[int, int | None, dict[str, Any]
     """(number from 0, line if it is known, conversation) of an array or of JSON lines."""
     _, first = next(numbered_lines(path))
     if first[:1] == b"[":
-        for place, item in enumerate(_document(path)):
+        for place, item in enumerate(decode_any(read_content(path), path)):
             yield place, None, _object(item, path, None, f"[{place}]")
         return
     for place, (line, raw) in enumerate(numbered_lines(path)):
-        yield place, line, _object(_decode(raw, path, line), path, line, f"[{place}]")
+        yield place, line, _object(decode_any(raw, path, line), path, line, f"[{place}]")
 
 
 def _object(item: Any, path: Path, line: int | None, field: str) -> dict[str, Any]:
     if not isinstance(item, dict):
         raise TraceError(path, line, field, "is no object with a conversation in it")
     return item
-
-
-def _document(path: Path) -> Any:
-    content = read_content(path)
-    try:
-        return msgspec.json.decode(content)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        _decode_slowly(content, path)
-        raise
-
-
-def _decode_slowly(content: bytes, path: Path) -> None:
-    """Find the line at which a document stops being JSON."""
-    try:
-        json.loads(content)
-    except json.JSONDecodeError as error:
-        raise TraceError(path, error.lineno, None, f"not valid JSON ({error.msg})") from error
-    except (UnicodeDecodeError, RecursionError) as error:
-        raise TraceError(path, 1, None, f"not valid JSON ({error})") from error
-
-
-def _decode(raw: bytes, path: Path, line: int) -> Any:
-    try:
-        return msgspec.json.decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise TraceError(path, line, None, f"not valid JSON ({error})") from error
 
 
 def _messages(data: Any, path: Path, line: int | None, field: str) -> list[dict[str, Any]]:

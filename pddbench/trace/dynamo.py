@@ -19,6 +19,7 @@ from pddbench.text import printable
 from pddbench.trace.model import Header, Trace
 from pddbench.trace.nodes import Node, known_counts, rows_of
 from pddbench.trace.source import INT32_MAX, decode, file_sha256, numbered_lines
+from pddbench.trace.units import time_unit
 
 MS_PER_S = 1000
 Tokens = Annotated[int, msgspec.Meta(ge=0, le=INT32_MAX)]
@@ -71,7 +72,7 @@ def read_dynamo(path: Path, block_tokens: int | None = None) -> Trace:
         source_sha256=file_sha256(path),
         block_tokens=block,
         id_scope="file",
-        assumptions=_assumptions(block, block_tokens is not None, known_counts(counts)),
+        assumptions=_assumptions(nodes, block, block_tokens is not None, known_counts(counts)),
         counts=known_counts(counts),
     )
     return Trace(header, rows)
@@ -171,10 +172,12 @@ def _sessions(lines: list[tuple[int, _Line]], parents: list[list[int]], counts: 
     return [lines[find(i)][1].session_id or lines[find(i)][1].request_id for i in range(len(lines))]
 
 
-def _assumptions(block: int, given: bool, counts: dict[str, int]) -> list[str]:
+def _assumptions(nodes: list[Node], block: int, given: bool, counts: dict[str, int]) -> list[str]:
+    starts_s = [node.start_s for node in nodes if node.start_s is not None]
     how = "as given" if given else "the only power of two that fits the numbers of ids"
     said = [
-        "timestamp, delay and tool_wait_ms are milliseconds; a row starts delay + tool_wait_ms after what it waits for",
+        time_unit(starts_s, "timestamp", "milliseconds", "seconds", "microseconds"),
+        "delay and tool_wait_ms are milliseconds; a row starts delay + tool_wait_ms after the last one it waits for",
         f"hash_ids are blocks of {block} tokens ({how}), the same id the same prefix in the whole file",
         "every row holds its whole prompt (cumulative)",
         "ids cover prompts only: what a prompt shares with a reply is not seen, so both hit bases agree",

@@ -18,10 +18,10 @@ from pddbench.errors import TraceError
 from pddbench.trace.model import Header, Row, Trace
 from pddbench.trace.source import INT32_MAX, decode, file_sha256, numbered_lines
 from pddbench.trace.trie import PrefixTrie
+from pddbench.trace.units import time_unit
 
 BLOCK_TOKENS = 512
 MS_PER_S = 1000
-_FAST_RATE, _SLOW_RATE = 1000.0, 1 / 3600  # requests a second outside which the unit of time is doubted
 
 Tokens = Annotated[int, msgspec.Meta(ge=0, le=INT32_MAX)]
 
@@ -112,7 +112,7 @@ def _counts(lines: list[_Line], block: int) -> dict[str, int]:
 
 
 def _assumptions(rows: list[Row], counts: dict[str, int], in_file_order: bool, block: int) -> list[str]:
-    said = [_time_unit(rows)]
+    said = [time_unit([row.start_s or 0.0 for row in rows], "timestamp", "milliseconds", "seconds", "microseconds")]
     said.append(f"hash_ids are blocks of {block} tokens, the same id the same prefix in the whole file")
     said.append("ids cover prompts only: what a prompt shares with a reply is not seen, so both hit bases agree")
     said.append("every request is a session of its own (the format names no sessions)")
@@ -126,22 +126,3 @@ def _assumptions(rows: list[Row], counts: dict[str, int], in_file_order: bool, b
             "ids beyond the input are ignored, tokens beyond the ids are fresh"
         )
     return said
-
-
-def _time_unit(rows: list[Row]) -> str:
-    """What the timestamps were taken for, and whether the request rate that follows can be believed."""
-    span_s = _start_s(rows[-1]) - _start_s(rows[0])
-    said = f"timestamp read as milliseconds: {len(rows)} requests in {span_s:g} s"
-    if len(rows) < 3 or span_s == 0:
-        return said
-    rate = (len(rows) - 1) / span_s
-    said += f", {rate:.3g} a second"
-    if rate > _FAST_RATE:
-        said = f"warning: {said}, which is implausibly fast: if they are seconds, multiply them by 1000"
-    elif rate < _SLOW_RATE:
-        said = f"warning: {said}, which is implausibly slow: if they are microseconds, divide them by 1000"
-    return said
-
-
-def _start_s(row: Row) -> float:
-    return row.start_s or 0.0

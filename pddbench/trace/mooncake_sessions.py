@@ -19,9 +19,11 @@ from pddbench.errors import TraceError
 from pddbench.trace.model import Header, Trace
 from pddbench.trace.nodes import Node, known_counts, rows_of
 from pddbench.trace.source import INT32_MAX, decode, file_sha256, numbered_lines
+from pddbench.trace.units import time_unit
 
 BLOCK_TOKENS = 512
 MS_PER_S = 1000
+_UNITS = ("milliseconds", "seconds", "microseconds")
 
 Tokens = Annotated[int, msgspec.Meta(ge=0, le=INT32_MAX)]
 Milliseconds = Annotated[float, msgspec.Meta(ge=0)]
@@ -29,7 +31,7 @@ TEXT_FIELDS = ("messages", "text_input", "payload", "message_mode", "tools")
 
 
 class _Line(msgspec.Struct, forbid_unknown_fields=True):
-    session_id: str
+    session_id: Annotated[str, msgspec.Meta(min_length=1)]
     input_length: Tokens
     output_length: Tokens
     hash_ids: list[int] = []
@@ -73,7 +75,7 @@ def _read(path: Path, block_tokens: int | None, cumulative: bool | None) -> Trac
         source_sha256=file_sha256(path),
         block_tokens=block,
         id_scope="file",
-        assumptions=_assumptions(cumulative, said, block, known_counts(counts)),
+        assumptions=_assumptions(nodes, cumulative, said, block, known_counts(counts)),
         counts=known_counts(counts),
     )
     return Trace(header, rows_of(nodes, path, block))
@@ -165,13 +167,14 @@ def _nodes(
     return nodes
 
 
-def _assumptions(cumulative: bool, evidence: str, block: int, counts: dict[str, int]) -> list[str]:
+def _assumptions(nodes: list[Node], cumulative: bool, evidence: str, block: int, counts: dict[str, int]) -> list[str]:
     meaning = (
         "whole prompts (cumulative)" if cumulative else "increments: prompt = prompt and reply before + new tokens"
     )
     said = [
         f"rows of a session are {meaning}; {evidence}",
-        "timestamp and delay are milliseconds; delay counts from the end of the turn before",
+        time_unit([node.start_s for node in nodes if node.start_s is not None], "timestamp", *_UNITS),
+        "delay is milliseconds from the end of the turn before",
         f"hash_ids are blocks of {block} tokens, the same id the same prefix in the whole file",
     ]
     if cumulative:
@@ -179,6 +182,11 @@ def _assumptions(cumulative: bool, evidence: str, block: int, counts: dict[str, 
     else:
         said.append(
             "sharing across sessions is seen on first turns only (ids of an increment say nothing of its prefix)"
+        )
+    if unknown := counts.get("unknown_gaps"):
+        said.append(
+            f"later turns without delay: {unknown}, their gaps are unknown (timing think waits 0 s, timing trace keeps "
+            "recorded starts)"
         )
     if missing := counts.get("rows_without_ids"):
         said.append(f"rows without hash_ids: {missing}, what they bring is wholly fresh")

@@ -8,11 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from pddbench.errors import TraceError
 from pddbench.text import printable
-from pddbench.trace.source import numbered_lines, read_content
+from pddbench.trace.source import decode_any, is_json, numbered_lines, read_content
 from pddbench.trace.stamps import Stamp, parse_stamp
 
 _ERROR_CODES = (2, "STATUS_CODE_ERROR", "ERROR")
@@ -55,26 +53,13 @@ def _documents(path: Path) -> Iterator[tuple[int, Any, bytes]]:
     """(line, JSON value, text to look for lines in) of the whole file, or of each line."""
     lines = numbered_lines(path)
     number, first = next(lines)
-    try:
-        yield number, msgspec.json.decode(first), b""
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    if not is_json(first):
         content = read_content(path)
-        yield 1, _whole(content, path), content
+        yield 1, decode_any(content, path), content
         return
+    yield number, decode_any(first, path, number), b""
     for number, raw in lines:
-        try:
-            yield number, msgspec.json.decode(raw), b""
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise TraceError(path, number, None, f"not valid JSON ({printable(str(error))})") from error
-
-
-def _whole(content: bytes, path: Path) -> Any:
-    try:
-        return json.loads(content)
-    except json.JSONDecodeError as error:
-        raise TraceError(path, error.lineno, None, f"not valid JSON ({error.msg})") from error
-    except (UnicodeDecodeError, RecursionError) as error:
-        raise TraceError(path, 1, None, f"not valid JSON ({printable(str(error))})") from error
+        yield number, decode_any(raw, path, number), b""
 
 
 def _line_of(raw: Any, content: bytes, line: int) -> int:
@@ -176,7 +161,12 @@ def _otlp_value(value: Any) -> Any:
     if kind == "intValue" and isinstance(inner, str) and inner.lstrip("-").isdigit():
         return int(inner)  # OTLP/JSON writes 64-bit integers as text
     if kind == "arrayValue":
-        return [_otlp_value(item) for item in _get(inner, "values", []) or []]
+        return [_otlp_value(item) for item in _values(inner)]
     if kind == "kvlistValue":
-        return {item.get("key"): _otlp_value(item.get("value")) for item in _get(inner, "values", []) or []}
+        return {str(_get(item, "key", "")): _otlp_value(_get(item, "value", None)) for item in _values(inner)}
     return inner
+
+
+def _values(inner: Any) -> list[Any]:
+    values = _get(inner, "values", [])
+    return values if isinstance(values, list) else []

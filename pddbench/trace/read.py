@@ -20,7 +20,7 @@ from pddbench.trace.model import Trace
 from pddbench.trace.mooncake import read_mooncake
 from pddbench.trace.mooncake_sessions import read_cumulative, read_delta, read_sessions
 from pddbench.trace.otel import read_otel
-from pddbench.trace.source import PARQUET_MAGIC, check_file, file_sha256, head, numbered_lines, read_content
+from pddbench.trace.source import PARQUET_MAGIC, check_file, file_sha256, head, is_json, numbered_lines, read_content
 from pddbench.trace.tracelab import read_tracelab
 from pddbench.trace.weka import folder_sha256, read_weka
 
@@ -118,7 +118,7 @@ def detect_format(path: Path) -> str:
         if sign <= fields:
             return name
     if "messages" in fields:  # a trajectory is one document, a data set has one a line
-        return "sharegpt" if _is_json(line) else "sweagent"
+        return "sharegpt" if is_json(line) else "sweagent"
     if "event" in fields and b'"dynamo.' in line:
         problem = "this is Dynamo's own request trace; convert it by its `request_trace_to_mooncake --agentic` first"
         raise TraceError(path, 1, None, problem)
@@ -150,14 +150,6 @@ def _detect_csv(path: Path, line: bytes) -> str:
     else:
         problem = f"neither JSON nor the header of a CSV that is known; {_known()}"
     raise TraceError(path, 1, None, f"unknown trace format: {problem}")
-
-
-def _is_json(data: bytes) -> bool:
-    try:
-        msgspec.json.decode(data, type=msgspec.Raw)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return False
-    return True
 
 
 def _first_object(path: Path, line: bytes) -> dict[str, Any]:

@@ -196,7 +196,8 @@ class _MessageTrie:
 
 def role_of(message: Any) -> str:
     """The role of a message, '' if it has none."""
-    return str(message.get("role", message.get("from", ""))) if isinstance(message, dict) else ""
+    found = message.get("role", message.get("from")) if isinstance(message, dict) else None
+    return found if isinstance(found, str) else ""
 
 
 def text_of(message: Any) -> str:

@@ -48,7 +48,7 @@ def test_ten_thousand_agentic_requests_hit_as_planned_by_the_oracle(agentic):
     assert (hits == planned_hits(agentic)).all()
 
 
-@pytest.mark.parametrize("seed", [0, 2, 77, 123456789, -5])
+@pytest.mark.parametrize("seed", [0, 77, -5])
 def test_the_counts_hold_for_any_seed(seed):
     """A plan that one seed meets and another misses is luck."""
     rows = generate(pdd_agentic(), 10_000, seed).rows
@@ -126,13 +126,13 @@ def test_a_trace_in_parts_is_exact_as_a_whole(monkeypatch):
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "hit-sweep"])
 def test_every_preset_is_exact(name):
     """A preset that its own generator refuses or misses is not one."""
-    spec = check_spec(preset(name, 1_000))
-    rows = generate(spec, 1_000, 1).rows
+    spec = check_spec(preset(name, 600))
+    rows = generate(spec, 600, 1).rows
     validate_rows(rows)
     check_exact(spec, rows, recount_hits(rows, spec.block_tokens))
 
 
-@pytest.mark.parametrize("requests", [1, 7, 16, 100, 1_001])
+@pytest.mark.parametrize("requests", [1, 7, 16, 100, 401])
 @pytest.mark.parametrize("hit", [0.0, 0.42, 0.9, 0.99])
 def test_a_fixed_trace_has_one_length_and_one_hit(requests, hit):
     """Claim C1 is about 64K at 90%, not about a mean of that."""
@@ -180,11 +180,11 @@ def test_two_hundred_random_targets_are_met():
     rng = random.Random(20)
     for seed in range(200):
         spec = feasible(rng)
-        rows = generate(spec, 240, seed).rows
+        rows = generate(spec, 120, seed).rows
         check_exact(spec, rows, planned_hits(rows))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.integers(0, 10**9), st.integers(100, 400))
 def test_any_number_of_requests_from_any_seed_is_exact_or_refused(seed, requests):
     """Silence on a missed target is the one thing that must not happen; the oracle shares no code with the maker."""
@@ -231,7 +231,7 @@ def test_laws_that_do_not_go_together_are_refused_with_the_bound():
     """Replies of 4K before prompts of 64K cannot leave hits above 99.5%: on this basis L/(L + O) is the most."""
     spec = msgspec.structs.replace(pdd_agentic(), output=Law(kind="fixed", mean=4096))
     with pytest.raises(InputError, match=r"replies must have at most [\d,]+ tokens.*L/\(L \+ O\)"):
-        generate(spec, 1_000, 1)
+        generate(spec, 300, 1)
 
 
 def test_too_many_cold_requests_are_refused():
@@ -283,3 +283,15 @@ def test_a_specification_that_makes_no_sense_names_its_key(change, message):
     """A wrong number found late is a traceback or, worse, a wrong trace."""
     with pytest.raises(InputError, match=message):
         generate(msgspec.structs.replace(QuotaSpec(), **change), 100, 1)
+
+
+def test_long_breaks_come_before_returns_to_the_system_prompt(agentic):
+    """A cache with a time to live loses what was idle: without this, breaks and rewritten contexts would not meet."""
+    hits = planned_hits(agentic)
+    fallen = [
+        row for row, hit in zip(agentic, hits, strict=True) if row.kind in ("edit", "compaction") and hit <= 17_000
+    ]
+    others = [row for row in agentic if row.kind == "tool"]
+    assert len(fallen) > 100
+    long_share = np.mean([row.gap_s > 300 for row in fallen])
+    assert long_share > 0.3 > 0.02 > np.mean([row.gap_s > 300 for row in others])

@@ -109,7 +109,9 @@ async def test_the_same_rows_through_both(tmp_path):
         elif column not in OWN:
             assert raw[column].to_list() == by_aiohttp[column].to_list(), column
     bearing = raw["first_token_ns"].notna()
-    assert set(raw.loc[bearing, "stamps"]) <= {"kernel", "merged"}
+    # a busy machine may hold a read up for longer than a gap: then the user's own stamp counts, and says so
+    assert set(raw.loc[bearing, "stamps"]) <= {"kernel", "merged", "mixed", "user"}
+    assert raw.loc[bearing, "kernel_first_token_ns"].notna().all()
     assert set(by_aiohttp.loc[bearing, "stamps"]) == {"user"}
     assert by_aiohttp["kernel_first_token_ns"].isna().all()
 

@@ -1,12 +1,14 @@
 """What every reader of lines must survive: packing, marks, line ends, one line, a broken line in the middle."""
 
+import copy
 import json
 
 import pytest
-from trace_samples import IDS, PACKERS, SAMPLES
+from trace_samples import IDS, PACKERS, SAMPLES, conversation, mooncake, span, tracelab
 
 from pddbench.errors import TraceError
 from pddbench.trace.canonical import write_trace
+from pddbench.trace.content import messages_of, read_content_file, write_content
 from pddbench.trace.read import FORMATS, detect_format, read_trace
 from pddbench.trace.validate import validate_rows
 
@@ -108,3 +110,100 @@ def test_the_line_of_a_broken_document(tmp_path, name):
     with pytest.raises(TraceError, match="not valid JSON") as caught:
         read_trace(put(tmp_path / "x", text.encode()), name)
     assert caught.value.line == text[: text.index("content")].count("\n") + 1
+
+
+OTLP = {
+    "resourceSpans": [
+        {
+            "scopeSpans": [
+                {
+                    "spans": [
+                        {
+                            "traceId": "t",
+                            "spanId": "s",
+                            "startTimeUnixNano": "5",
+                            "endTimeUnixNano": "9",
+                            "attributes": [
+                                {"key": "gen_ai.input.messages", "value": {"stringValue": '[{"role": "user"}]'}},
+                                {"key": "k", "value": {"kvlistValue": {"values": [{"key": "a", "value": {}}]}}},
+                                {"key": "l", "value": {"arrayValue": {"values": [{"intValue": "3"}]}}},
+                            ],
+                        }
+                    ]
+                }
+            ]
+        }
+    ]
+}
+TRAJECTORY = {
+    "history": [{"role": "user", "content": [{"text": "a"}]}, {"role": "assistant", "tool_calls": [{"a": 1}]}]
+}
+CHATS = [conversation(0), {"messages": TRAJECTORY["history"], "tools": [{"name": "t"}]}]
+DYNAMO = {**mooncake(1), "request_id": "r", "wait_for": [], "branches": ["a"], "tool_events": [{"status": "x"}]}
+JUNK = [
+    None,
+    True,
+    -1,
+    2**70,
+    0.5,
+    "",
+    "x",
+    "\ud83d\ude00\0",
+    [],
+    [None],
+    {},
+    {"a": []},
+    [[]],
+    "1e999",
+    "[",
+    -(2.0**40),
+]
+
+
+def places(value, path=()):
+    """Every place in a JSON value."""
+    yield path
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in items:
+        yield from places(inner, (*path, key))
+
+
+def with_junk(value, path, junk):
+    if not path:
+        return junk
+    changed = copy.deepcopy(value)
+    at = changed
+    for key in path[:-1]:
+        at = at[key]
+    at[path[-1]] = junk
+    return changed
+
+
+@pytest.mark.parametrize(
+    ("name", "document"),
+    [
+        ("otel", {"spans": [span(0), span(1, parent_span_id="s0")]}),
+        ("otel", OTLP),
+        ("sharegpt", CHATS),
+        ("sweagent", TRAJECTORY),
+        ("dynamo", DYNAMO),
+        ("tracelab", tracelab(0)),
+        ("mooncake", mooncake(0)),
+        ("mooncake-delta", {**mooncake(0), "session_id": "a"}),
+    ],
+    ids=["otel", "otlp", "sharegpt", "sweagent", "dynamo", "tracelab", "mooncake", "mooncake-delta"],
+)
+def test_junk_in_any_place_is_read_or_refused_in_a_sentence(tmp_path, name, document):
+    """A traceback for one odd value in a gigabyte, or a trace that breaks a rule, must come from none of them."""
+    for path in places(document):
+        for junk in JUNK:
+            file = put(tmp_path / "junk", json.dumps(with_junk(document, path, junk)).encode())
+            try:
+                trace = read_trace(file, name, 16 if name == "dynamo" else None)
+            except TraceError as error:
+                assert "\n" not in str(error)
+            else:
+                write_trace(trace, tmp_path / "t.trace.jsonl")
+                if trace.content is not None:
+                    write_content(trace.content, tmp_path / "t.content.jsonl.zst")
+                    assert len(messages_of(read_content_file(tmp_path / "t.content.jsonl.zst"))) == len(trace.rows)

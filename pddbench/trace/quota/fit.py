@@ -16,6 +16,7 @@ from pddbench.trace.model import Row, Trace
 from pddbench.trace.quota.spec import (
     DEFAULT_EDGES,
     Arrival,
+    Eviction,
     Law,
     LowKinds,
     QuotaSpec,
@@ -82,6 +83,7 @@ def fit(trace: Trace, edges: Sequence[float] = DEFAULT_EDGES) -> QuotaSpec:
             user_share=_user_share(seen),
             tool_gap=_gaps(seen, "tool"),
             user_gap=_gaps(seen, "user"),
+            eviction=_eviction(seen, lows, system.tokens.mean or 0.0),
             subagents=_subagents(seen),
             arrival=_arrival(seen),
             min_fresh_tokens=1,
@@ -201,6 +203,13 @@ def _low_kinds(seen: Observed, lows: list[int], system: float) -> LowKinds:
         hit = int(seen.hits[i])
         counts["tool" if hit >= 0.9 * before else "compaction" if hit <= 1.1 * system else "edit"] += 1
     return LowKinds(**{kind: round(n / len(lows), 4) for kind, n in counts.items()})
+
+
+def _eviction(seen: Observed, lows: list[int], system: float) -> Eviction:
+    """How many of the turns that hit at most about the system prompt came after a break longer than the default."""
+    ttl_s = Eviction().ttl_s
+    gaps = [gap for i in lows if seen.hits[i] <= 1.1 * system and (gap := seen.gaps_s[i]) is not None]
+    return Eviction(ttl_s=ttl_s, share=round(sum(gap > ttl_s for gap in gaps) / len(gaps), 4) if gaps else 0.0)
 
 
 def _user_share(seen: Observed) -> float:

@@ -55,7 +55,7 @@ def header(spec: QuotaSpec, requests: int, seed: int) -> Header:
             f"starts after the first turn assume a service time of {spec.service.base_s:g} s + "
             f"{spec.service.token_s:g} s an output token",
         ],
-        extra={"spec": msgspec.to_builtins(spec), "requests": requests, "seed": seed},
+        extra={"spec": msgspec.json.decode(msgspec.json.encode(spec)), "requests": requests, "seed": seed},
     )
 
 

@@ -13,14 +13,14 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from pddbench.trace.quota.lengths import Draw
 from pddbench.trace.quota.prompts import Prompts
 from pddbench.trace.quota.spec import QuotaSpec
 
 
-@dataclass(frozen=True)
-class Slack:
+class Slack(NamedTuple):
     """Slot `owner` may reply with at most `tokens`; with at most `most_tokens` if the hit of slot `turn` is lowered.
 
     `context`: tokens that `turn` hits.

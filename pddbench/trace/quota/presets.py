@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pddbench.errors import InputError, suggest
 from pddbench.trace.quota.spec import (
     Arrival,
+    Eviction,
     Law,
     LowKinds,
     QuotaSpec,
@@ -37,6 +38,7 @@ def pdd_agentic() -> QuotaSpec:
         ),
         sources=("PDD interview and report (Infinigence, July 2026): C4 and C15 of its claims", _WEKA),
         singular=Singular(share=0.035),
+        eviction=Eviction(ttl_s=300, share=0.44),
         subagents=Subagents(share=0.05),
         block_tokens=16,
     )
@@ -60,6 +62,7 @@ def weka_like() -> QuotaSpec:
             kind="quantiles", points=((0, 1), (0.25, 5), (0.5, 9), (0.75, 19), (0.9, 67), (0.99, 700), (1, 3_600))
         ),
         user_gap=Law(kind="quantiles", points=((0, 5), (0.25, 40), (0.5, 127), (0.75, 408), (0.9, 1_541), (1, 7_200))),
+        eviction=Eviction(ttl_s=300, share=0.44),
         subagents=Subagents(share=0.024, min_turns=8, max_turns=60),
         service=Service(base_s=2.0, token_s=0.018),
         block_tokens=16,

@@ -68,6 +68,17 @@ class Subagents(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     max_turns: int = 10
 
 
+class Eviction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What long breaks do: a cache with time to live `ttl_s` has forgotten the context, and agents rewrite it.
+
+    A `share` of the turns that keep only the system prompt comes after a gap longer than `ttl_s`. Gaps are exchanged
+    between turns, so that their laws stay as they are.
+    """
+
+    ttl_s: float = 300.0
+    share: float = 0.0
+
+
 class Arrival(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Session starts: a renewal process with gamma gaps; `shape` 1 is Poisson, less than 1 comes in bursts."""
 
@@ -107,6 +118,7 @@ class QuotaSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     user_share: float = 0.06
     tool_gap: Law = Law(mean=20, sigma=1.2, min=0.2, max=1_800)
     user_gap: Law = Law(mean=300, sigma=1.5, min=2, max=7_200)
+    eviction: Eviction = Eviction()
     subagents: Subagents = Subagents()
     arrival: Arrival = Arrival()
     service: Service = Service()
@@ -146,6 +158,8 @@ def _check_ranges(spec: QuotaSpec) -> None:
         ("low_lag1", spec.low_lag1, 0, 0.95),
         ("user_share", spec.user_share, 0, 1),
         ("low_kinds.stretch", spec.low_kinds.stretch, 1, 1e6),
+        ("eviction.ttl_s", spec.eviction.ttl_s, 0, 1e9),
+        ("eviction.share", spec.eviction.share, 0, 1),
         ("subagents.share", spec.subagents.share, 0, 1),
         ("subagents.min_turns", spec.subagents.min_turns, 1, 10_000),
         ("subagents.max_turns", spec.subagents.max_turns, spec.subagents.min_turns, 10_000),
@@ -234,6 +248,7 @@ def _said(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _toml(value: Any) -> str:
-    """Strings, numbers and arrays are written alike in JSON and TOML (no null, no infinity occurs here)."""
-    text = msgspec.json.encode(value).decode()
-    return text if isinstance(value, str) else text.replace(",", ", ")
+    """Strings and numbers are written alike in JSON and TOML (no null, no infinity occurs here)."""
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(_toml(item) for item in value) + "]"
+    return msgspec.json.encode(value).decode()
