@@ -27,6 +27,7 @@ SECTIONS: tuple[tuple[str, tuple[tuple[str, str, tuple[str, ...]], ...]], ...] =
             ("possible by token", "hit_possible", ("token_weighted",)),
             ("served per request", "hit_served", ("mean",)),
             ("served by token", "hit_served", ("token_weighted",)),
+            ("served by token, its counters", "hit_served_counters", ("token_weighted",)),
         ),
     ),
     (
