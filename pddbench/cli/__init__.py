@@ -17,6 +17,7 @@ _COMMANDS = {
     "replay": ("pddbench.cli.replay:replay", "Replay a trace against one live OpenAI-compatible endpoint."),
     "up": ("pddbench.cli.up:up", "Serve an emulated deployment as a live OpenAI endpoint."),
     "trace": ("pddbench.cli.trace:trace", "Validate, describe, convert and make traces."),
+    "wan": ("pddbench.cli.wan:wan", "Probe the WAN backends; run commands on both sides of a link."),
     "report": ("pddbench.cli.report:report", "Print the table of a finished run again."),
     "compare": ("pddbench.cli.compare:compare", "Compare two runs, or two arms of them."),
     "check": ("pddbench.cli.check:check", "Check a finished run against thresholds (exit 99 on a breach)."),
