@@ -35,9 +35,7 @@ _UINT32, _INT32, _FLOAT32, _BOOL, _STRING, _ARRAY = 4, 5, 6, 7, 8, 9
 _F32_TENSOR = 0
 _NORMAL, _CONTROL = 1, 3  # token types
 _END = SPECIALS.index("<|im_end|>")
-_END_SCALE = (
-    4  # its logit spreads four times as wide as the others': above the greatest of hundreds in a quarter of cases
-)
+_END_SCALE = 4  # its logit spreads four times as wide as the others': it wins in about a quarter of cases
 
 
 class TinyLlama(msgspec.Struct, frozen=True, kw_only=True):

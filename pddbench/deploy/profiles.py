@@ -11,8 +11,8 @@ class Profile(msgspec.Struct, frozen=True):
     """How to speak to one kind of server. `pin` are the fields that make it produce exactly `max_tokens` tokens.
 
     `min_tokens`: the server takes that field too. `block_tokens`: default block of its prefix cache, tokens; None:
-    not known. `chat_limit`: name of the output limit on /v1/chat/completions. `token_ids`: /v1/completions takes them. `keep_alive_s`:
-    as `Target.keep_alive_s`; 0: a connection for each request. See docs/engines.md.
+    not known. `chat_limit`: name of the output limit on /v1/chat/completions. `token_ids`: /v1/completions takes
+    them. `keep_alive_s`: as `Target.keep_alive_s`; 0: a connection for each request. See docs/engines.md.
     """
 
     name: str

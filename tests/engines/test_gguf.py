@@ -1,6 +1,7 @@
 """The model file of our own."""
 
 import hashlib
+from itertools import pairwise
 
 from pddbench.deploy.gguf import TinyLlama, vocabulary, write_tiny_llama
 from pddbench.workload.words import WORDS
@@ -14,7 +15,7 @@ def test_every_word_is_one_token():
     for word in WORDS:
         pieces = ["\u0120", *word]
         while len(pieces) > 1:
-            pairs = [rank.get(f"{a} {b}", len(rank)) for a, b in zip(pieces, pieces[1:], strict=False)]
+            pairs = [rank.get(f"{a} {b}", len(rank)) for a, b in pairwise(pieces)]
             at = pairs.index(min(pairs))
             assert min(pairs) < len(rank), word
             pieces[at : at + 2] = [pieces[at] + pieces[at + 1]]

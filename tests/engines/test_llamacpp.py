@@ -71,9 +71,10 @@ def test_what_the_server_refuses(llama, trace, tmp_path):
     """The server's own sentence must reach the user: before load for ids it does not know, in the row for the rest."""
     said = replay(trace, llama, tmp_path / "ids", expect=1)
     assert "HTTP 400: Prompt contains invalid tokens" in said
-    rows = small_rows(2, turns=1) + [
+    rows = [
+        *small_rows(2, turns=1),
         {"request_id": "long", "session_id": "long", "turn": 0, "parents": [], "start_s": 0.4, "gap_s": None,
-         "prefix_of": None, "prefix_tokens": 0, "input_tokens": 9000, "output_tokens": 4, "kind": "root"}
+         "prefix_of": None, "prefix_tokens": 0, "input_tokens": 9000, "output_tokens": 4, "kind": "root"},
     ]  # fmt: skip
     long = write_trace(tmp_path / "long.trace.jsonl", rows)
     done = load(replay(long, llama, tmp_path / "long", *IDS)).requests.set_index("request_id")

@@ -65,7 +65,7 @@ vllm:prompt_tokens_by_source_total{{engine="0",source="local_cache_hit"}} {hits}
 
 
 def test_counters_stand_in_for_cached_tokens(one_session, tmp_path):
-    """A server that reports hits only in its counters: the figure is shown as its counters', and nothing is invented."""
+    """A server that reports hits only in its counters: shown as its counters' figure, nothing invented."""
     with serving(FakeEngine(page=lambda served: VLLM.format(computed=100 * served, hits=25 * served))) as engine:
         folder = replay(one_session, engine.url, tmp_path / "a", profile="vllm")
     from pddbench.analyze.summary import summarise
