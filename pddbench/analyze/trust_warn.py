@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from pddbench.analyze import counters
 from pddbench.analyze.dataset import Dataset
 from pddbench.analyze.finding import Finding
 from pddbench.analyze.intervals import as_float
@@ -181,4 +182,5 @@ WARNINGS: tuple[Callable[[Dataset], Iterator[Finding]], ...] = (
     hits_unreported,
     lengths_unreported,
     faster_than_baseline,
+    counters.disagree,
 )

@@ -192,12 +192,12 @@ def _wan(name: str, there: bool) -> str:
     from pddbench.wan.backends import choose
 
     if not there:
-        return f"--wan {name} cannot work here; the model backend (--wan model) does"
+        return f"{name} cannot work here; --wan model does"
     try:
         choose(name)
     except InputError:
-        return f"the machine could, this version of pddbench has no {name} backend: use --wan model"
-    return f"--wan {name} may work; the run itself proves it by a probe"
+        return f"`pddbench wan` may use it (`pddbench wan probe` proves it); runs of emulated arms need --wan model"
+    return f"--wan {name} may work; a probe proves it before it is used"
 
 
 def _module(name: str) -> bool:

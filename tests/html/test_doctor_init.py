@@ -75,7 +75,7 @@ def test_a_backend_this_version_lacks_is_not_promised():
             there = True
         except InputError:
             there = False
-        assert answer[f"real packets by {name}"] == there
+        assert answer[f"runs of emulated arms over {name}"] == there
 
 
 def test_init_makes_three_emulated_arms(tmp_path):

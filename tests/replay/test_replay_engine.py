@@ -229,7 +229,8 @@ async def test_parent_failure(rule, tmp_path):
 async def test_stop_records_everything(tmp_path):
     """Without it a signal would lose what was in flight, and what was never sent."""
     stop = asyncio.Event()
-    requests = [request(0), request(1, parents=(0,)), request(2, start_ns=3600_000 * MS), request(3, phase="warmup")]
+    late = request(2, start_ns=3600_000 * MS)
+    requests = [request(0), request(1, parents=(0,)), late, request(3, phase="warmup", kind="warmup")]
 
     def reply(seen):
         if seen.request_id == "r3":

@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
 
 import msgspec
 from aiohttp import web
@@ -16,12 +15,10 @@ from pddbench.deploy.emulator.blocks import block_hashes
 from pddbench.deploy.emulator.live import Live
 from pddbench.deploy.emulator.liveclock import LiveClock
 from pddbench.deploy.emulator.messages import AskStats, Cancel, Failed, Finish, Message, Stats, Submit, Tokens
+from pddbench.deploy.emulator.node import ProcessSpec, connect, figures
 from pddbench.deploy.emulator.spec import EmulatorSpec
 from pddbench.deploy.emulator.tokens import text_of
 from pddbench.deploy.emulator.wire import Wire
-
-if TYPE_CHECKING:
-    from pddbench.deploy.emulator.process import ProcessSpec
 
 BODY_LIMIT_BYTES = 64 << 20
 _STATS_TIMEOUT_S = 5.0
@@ -48,8 +45,6 @@ class RouterProcess:
 
     async def start(self) -> int:
         """Connect to the clusters and serve HTTP; returns the port."""
-        from pddbench.deploy.emulator.process import connect
-
         for name, port in self._spec.ports.items():
             who = f"cluster {name.upper()}"
             self._wires[name] = await connect(self._loop, port, "router", self._on_message, who)
@@ -197,8 +192,6 @@ class RouterProcess:
 
     async def _all_figures(self) -> dict[str, dict[str, float]]:
         """What router, A and B report of themselves."""
-        from pddbench.deploy.emulator.process import figures
-
         own = figures(self.clock) | {"requests": float(self._rids), "in_flight": float(len(self._live))}
         own |= {"parse_s": self._parse_s} | {f"requests_{name}": float(n) for name, n in self._counts.items()}
         own |= {f"tokens_{stage}": float(n) for stage, n in self._tokens.items()}

@@ -63,12 +63,12 @@ def _figures(
 ) -> Iterator[Markup]:
     for label, metric, stats in wanted:
         for stat in stats:
-            figures = [summary["arms"][arm]["figures"][f"{metric}.{stat}"] for arm in arms]
+            figures = [summary["arms"][arm]["figures"].get(f"{metric}.{stat}", rows.NO_FIGURE) for arm in arms]
             reasons = {figure["withheld"] for figure in figures}
             if reasons == {"no rows"} or (reasons == {NO_PRICE} and metric != "cost_per_hour"):
                 continue
             said = f"{label} {rows.name(stat)}".strip().rstrip(",")
-            yield _figure_line(said, figures, summary["run"]["currency"], registry.METRICS[metric].meaning)
+            yield _figure_line(said, figures, summary["run"]["currency"], _meaning(metric))
 
 
 def _ok_only(summary: dict[str, Any], arms: Sequence[str]) -> Iterator[Markup]:
@@ -179,3 +179,9 @@ def _pair(arm: str, pair: dict[str, Any]) -> Markup:
             lines.append(tag("tr", name, *(_cell(text, value, 0) for text, value in zip(cells, values, strict=True))))
     table = tag("table", tag("caption", said), head, tag("tbody", *lines), class_="figures sortable")
     return tag("div", table, class_="scroll", tabindex="0")
+
+
+def _meaning(metric: str) -> str:
+    """What a metric is, for those that the registry knows."""
+    known = registry.METRICS.get(metric)
+    return known.meaning if known else ""
