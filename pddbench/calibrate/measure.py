@@ -64,7 +64,7 @@ def measure(
 ) -> list[Level]:
     """Load after load until one exceeds `error_ms` (P99 of TTFT error and of drift), each for 3 `life_s`.
 
-    A load that fails is tried once more: on a shared host one turn given to somebody else is not the instrument's limit.
+    A load that fails is tried once more: on a shared host a turn given to somebody else is not the instrument's limit.
     """
     levels: list[Level] = []
     for events_s in loads:
