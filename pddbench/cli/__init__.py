@@ -18,6 +18,11 @@ _COMMANDS = {
     "up": ("pddbench.cli.up:up", "Serve an emulated deployment as a live OpenAI endpoint."),
     "simulate": ("pddbench.cli.simulate:simulate", "Run the emulated arms of an experiment in virtual time."),
     "trace": ("pddbench.cli.trace:trace", "Validate, describe, convert and make traces."),
+    "calibrate": (
+        "pddbench.cli.calibrate:calibrate",
+        "Measure this host's own error against load, with a server of known truth.",
+    ),
+    "wan": ("pddbench.cli.wan:wan", "Probe the WAN backends; run commands on both sides of a link."),
     "report": ("pddbench.cli.report:report", "Print the table of a finished run again."),
     "compare": ("pddbench.cli.compare:compare", "Compare two runs, or two arms of them."),
     "check": ("pddbench.cli.check:check", "Check a finished run against thresholds (exit 99 on a breach)."),

@@ -33,8 +33,8 @@ from pddbench.workload.plan import BEFORE_START, Plan
 LEAD_NS = 50_000_000  # from the choice of t0 to t0: what is due at once is then not late
 SWITCH_S = 0.0002  # the loop waits that long for a thread that encodes a body or writes the spool
 FIRST_BODIES = 1000
-FLUSH_NS = 25_000_000
-FLUSH_PARTS = 20  # a part of the streams every 25 ms: each of them twice a second
+FLUSH_NS = 10_000_000
+FLUSH_PARTS = 50  # a part of the streams every 10 ms: each of them twice a second
 
 
 @dataclass
@@ -338,6 +338,7 @@ class _Engine:
             if exchange.ending is None:
                 self._flush(exchange)
                 self._to_flush.append(exchange)
+        self._spool.push()
         self._ticks += 1
         if self._ticks % FLUSH_PARTS == 0:
             self._show()

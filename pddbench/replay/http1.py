@@ -74,15 +74,18 @@ def parse_head(head: bytes) -> Head:
     return Head(int(status[1]), int(status[2]), fields)
 
 
-def body_of(head: Head) -> Body:
-    """The decoder for the body that follows `head`. Raises `HttpError` when its length cannot be known safely."""
+def body_of(head: Head, sizes: dict[bytes, int] | None = None) -> Body:
+    """The decoder for the body that follows `head` (`sizes`: see `Chunked`).
+
+    Raises `HttpError` when its length cannot be known safely.
+    """
     coding = head.fields.get("transfer-encoding", "").lower()
     if head.status in (204, 304):
         return Counted(0)
     if coding:
         if coding.split(",")[-1].strip() != "chunked":
             return UntilClose()
-        return Chunked()
+        return Chunked(sizes)
     length = head.fields.get("content-length")
     if length is None:
         return UntilClose()
@@ -93,26 +96,44 @@ def body_of(head: Head) -> Body:
 
 
 class Chunked:
-    """`Transfer-Encoding: chunked`. A read that is one whole chunk, the common case, costs a look-up and a slice."""
+    """`Transfer-Encoding: chunked`. Reads of whole chunks, the common case, cost a look-up and a slice each.
+
+    `sizes` remembers size lines that were checked; a transport may share it between its connections.
+    """
 
     __slots__ = ("_aligned", "_left", "_line", "_sizes", "_state", "done", "surplus")
 
-    def __init__(self) -> None:
+    def __init__(self, sizes: dict[bytes, int] | None = None) -> None:
         self.done = self.surplus = False
         self._aligned = True  # the next byte begins a chunk
         self._state = "size"
         self._left = 0
         self._line = b""
-        self._sizes: dict[bytes, int] = {}
+        self._sizes: dict[bytes, int] = {} if sizes is None else sizes
 
     def feed(self, data: bytes) -> bytes:
         """See `Body.feed`."""
-        if self._aligned:
-            end = data.find(b"\r\n", 0, 10)
-            size = self._sizes.get(data[:end])
-            if size is not None and len(data) == end + size + 4 and data.endswith(b"\r\n"):
-                return data[end + 2 : -2]
-        return self._walk(data)
+        if not self._aligned:
+            return self._walk(data)
+        end = data.find(b"\r\n", 0, 10)
+        size = self._sizes.get(data[:end])
+        if size is not None and len(data) == end + size + 4 and data.endswith(b"\r\n"):
+            return data[end + 2 : -2]
+        return self._several(data)
+
+    def _several(self, data: bytes) -> bytes:
+        """Whole chunks as long as there are any, then whatever is left."""
+        pieces: list[bytes] = []
+        at, known = 0, self._sizes.get
+        while (end := data.find(b"\r\n", at, at + 10)) > 0:
+            size = known(data[at:end])
+            if size is None or data[end + 2 + size : end + 4 + size] != b"\r\n":
+                break
+            pieces.append(data[end + 2 : end + 2 + size])
+            at = end + 4 + size
+        if at < len(data):
+            pieces.append(self._walk(data[at:] if at else data))
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def closed(self) -> str | None:
         """See `Body.closed`."""

@@ -8,6 +8,8 @@ one go, so that a read costs a system call and a few look-ups, with no callback,
 from __future__ import annotations
 
 import asyncio
+import ipaddress
+import math
 import os
 import socket
 import time
@@ -136,6 +138,8 @@ class RawClient:
 
     async def _resolve(self) -> list[Address]:
         """Addresses of the host, asked anew every five minutes, taken in turns."""
+        if not self._addresses and (literal := _literal(self._host, self._port)) is not None:
+            self._addresses, self._resolved_s = [literal], math.inf
         if not self._addresses or self._loop.time() - self._resolved_s > DNS_S:
             try:
                 found = await self._loop.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
@@ -174,6 +178,15 @@ def _reason(error: Exception | None) -> str:
     if isinstance(error, OSError) and error.errno:
         return os.strerror(error.errno)
     return printable(str(error), 160) or type(error).__name__
+
+
+def _literal(host: str, port: int) -> Address | None:
+    """The address of a host given as a number, which needs no look-up (that would start a thread)."""
+    try:
+        version = ipaddress.ip_address(host).version
+    except ValueError:
+        return None
+    return (socket.AF_INET, (host, port)) if version == 4 else (socket.AF_INET6, (host, port, 0, 0))
 
 
 def _head(url: str, headers: dict[str, str]) -> bytes:

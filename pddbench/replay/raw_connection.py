@@ -29,6 +29,7 @@ class Poller:
         self._loop = loop
         self._epoll = select.epoll()
         self._connections: dict[int, Connection] = {}
+        self.sizes: dict[bytes, int] = {}  # of chunks, for all connections
         loop.add_reader(self._epoll.fileno(), self._drain)
 
     def add(self, connection: Connection) -> None:
@@ -153,7 +154,7 @@ class Connection:
         else:
             return
         self._note(head, t_ns, kernel)
-        self.body = body = body_of(head)
+        self.body = body = body_of(head, self._poller.sizes)
         self.reusable = self.reusable and head.keeps_alive
         rest, self._head = self._head, b""
         if rest and (piece := body.feed(rest)):

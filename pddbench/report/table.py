@@ -14,7 +14,6 @@ from pddbench.analyze.money import NO_PRICE
 from pddbench.report import rows, units
 from pddbench.text import printable
 
-_NO_FIGURE = {"unit": "share", "point": None, "low": None, "high": None, "withheld": "no rows"}
 _LABEL = 20
 _CELL = 19
 _CELL_MOST = 27
@@ -144,7 +143,7 @@ def _figures(
     out = []
     for label, metric, stats in wanted:
         for stat in stats:
-            figures = [summary["arms"][arm]["figures"].get(f"{metric}.{stat}", _NO_FIGURE) for arm in arms]
+            figures = [summary["arms"][arm]["figures"].get(f"{metric}.{stat}", rows.NO_FIGURE) for arm in arms]
             reasons = {figure["withheld"] for figure in figures}
             if reasons == {"no rows"} or (reasons == {NO_PRICE} and metric != "cost_per_hour"):
                 continue

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 from pddbench.replay.kernel import KernelClock, on_our_clock
 from pddbench.replay.spool import RequestFrames, Spool, read_spool
 from pddbench.replay.stream import Facts, StreamResult, interpret
-from pddbench.runfolder.schema import EVENTS, HEALTH, REQUESTS, SCHEMA_VERSION, arrow_schema
+from pddbench.runfolder.events import RequestEvents, events_table, events_writer
+from pddbench.runfolder.schema import HEALTH, REQUESTS, SCHEMA_VERSION, arrow_schema
 from pddbench.runfolder.spooled import (
     ArmFacts,
     clear,
@@ -95,10 +96,7 @@ class _Finisher:
 
     def _first_pass(self) -> None:
         """Rows without possible hits, and events."""
-        import pyarrow as pa
-
-        schema = _schema(EVENTS)
-        with _writer(self._part("events"), schema) as events_writer:
+        with events_writer(self._part("events")) as writer:
 
             def groups() -> Iterator[list[dict[str, Any]]]:
                 for first in range(0, len(self._plan.requests), ROWS_A_GROUP):
@@ -107,7 +105,7 @@ class _Finisher:
                         row, event = self._row(request)
                         rows.append(row)
                         events.append(event)
-                    events_writer.write_table(pa.Table.from_pylist(events, schema=schema))
+                    writer.write_table(events_table(events, self._facts.arm, self._facts.repeat))
                     yield rows
 
             self._write("rows", REQUESTS, groups())
@@ -131,22 +129,19 @@ class _Finisher:
                 writer.write_table(table.cast(schema))
                 first += table.num_rows
 
-    def _row(self, request: PlannedRequest) -> tuple[dict[str, Any], dict[str, Any]]:
+    def _row(self, request: PlannedRequest) -> tuple[dict[str, Any], RequestEvents]:
         """A request's row and its events."""
         frames = self._spool.request(request.index)
         row = _planned(request, self._facts, self._block)
-        event: dict[str, Any] = {
-            "request_id": request.request_id, "arm": self._facts.arm, "repeat": self._facts.repeat,
-            "gaps_us": [], "chunk_tokens": [], "stage": [],
-        }  # fmt: skip
+        event = RequestEvents(request.request_id)
         if frames.handed is None:
             self._not_sent(row, frames)
             return row, event
         result = interpret(on_our_clock(frames.reads, self._clock), _exchange_facts(frames, self._clock))
         self._times.note(request.index, frames, result)
         self._sent(row, frames, result)
-        event["gaps_us"] = [self._us(after - before) for before, after in pairwise(result.token_ns)]
-        event["chunk_tokens"], event["stage"] = result.chunk_tokens, result.stage
+        event.gaps_us = [self._us(after - before) for before, after in pairwise(result.token_ns)]
+        event.chunk_tokens, event.stage = result.chunk_tokens, result.stage
         return row, event
 
     def _not_sent(self, row: dict[str, Any], frames: RequestFrames) -> None:
