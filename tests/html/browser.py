@@ -48,7 +48,13 @@ def chromium(width: int = 1280, height: int = 900, downloads: Path | None = None
             options.add_argument(flag)
         options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
         if downloads:
-            options.add_experimental_option("prefs", {"download.default_directory": str(downloads)})
+            options.add_experimental_option(
+                "prefs",
+                {
+                    "download.default_directory": str(downloads),
+                    "profile.default_content_setting_values.automatic_downloads": 1,
+                },
+            )
         driver = webdriver.Chrome(options=options, service=Service(str(shutil.which("chromedriver"))))
         try:
             yield driver

@@ -33,9 +33,16 @@ class Elements(HTMLParser):
     def handle_starttag(self, name, attrs):
         self.found.append((name, dict(attrs)))
 
+    def handle_endtag(self, name):
+        self.found.append(("/" + name, {}))
+
     def handle_data(self, text):
-        if self.found and self.found[-1][0] in ("script", "style"):
-            self.texts.append((self.found[-1], text))
+        if not self.found or self.found[-1][0] not in ("script", "style"):
+            return
+        if self.texts and self.texts[-1][0] is self.found[-1]:
+            self.texts[-1][1] += text  # the parser hands long texts over in pieces
+        else:
+            self.texts.append([self.found[-1], text])
 
 
 def test_hostile_text_stays_text(made):
@@ -78,7 +85,7 @@ def test_needs_no_network_and_is_small(made):
 def test_tables_are_there_without_a_script(made):
     """Readers that run no script (mail, job pages) still get every figure."""
     text, summary = made
-    for word in ("TTFT from due P90", "SLO attainment", "seam stall P50", "Differences", "breach: pdd.ttft.p90"):
+    for word in ("TTFT from due P90", "SLO attainment", "seam stall P50", "Differences", "pdd.ttft.p90 &lt; 2 s"):
         assert word in text
     assert summary["verdict"] in text
 

@@ -26,7 +26,8 @@ def measured(summary: dict[str, Any], manifest: dict[str, Any]) -> Markup:
     """What was measured, over which link, with which error bar."""
     facts = [("measured", _size(summary["run"])), ("WAN", _wan(summary["run"], manifest)),
              ("our own error, P99", _error_bar(summary)), ("scales", _scales(summary)),
-             ("order", _order(manifest)), ("started", printable(str(summary["run"]["created_utc"] or ""), 40))]  # fmt: skip
+             ("order", _order(manifest)),
+             ("started", printable(str(summary["run"]["created_utc"] or ""), 40))]  # fmt: skip
     return tag("dl", *(tag("div", tag("dt", name), tag("dd", said)) for name, said in facts if said), class_="facts")
 
 

@@ -27,7 +27,9 @@ def timeline(data: Dataset) -> dict[str, Any]:
     edges = np.arange(0, np.ceil(end / step) + 1) * step
     parts = []
     for arm in data.arms:
-        for repeat, part in rows[rows["arm"] == arm].groupby("repeat"):
+        mine = rows[rows["arm"] == arm]
+        for repeat in sorted(set(mine["repeat"].tolist())):
+            part = mine[mine["repeat"] == repeat]
             parts.append({"arm": arm, "repeat": int(repeat), **_part(part, edges), **_health(data, arm, repeat)})
     return {"step": step, "time": edges[:-1].tolist(), "parts": parts}
 
