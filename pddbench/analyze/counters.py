@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from pddbench.analyze.dataset import Dataset
-from pddbench.analyze.finding import Finding
 from pddbench.analyze.intervals import Figure
 from pddbench.deploy.counters import Served, served
 from pddbench.deploy.prometheus import Series, read_series
@@ -40,33 +41,30 @@ def figures(data: Dataset, arm: str) -> dict[str, Figure]:
     return {FIGURE: Figure(unit="share", point=counted.share, note=note)}
 
 
-def disagree(data: Dataset) -> Iterator[Finding]:
-    """The server counted other hits than its replies reported."""
+class Difference(msgspec.Struct, frozen=True):
+    """What a server counted in a run and what its replies reported, tokens; `off` is a share of the prompt tokens."""
+
+    arm: str
+    repeat: int
+    source: str
+    counted: float
+    reported: float
+    off: float
+
+
+def differences(data: Dataset) -> Iterator[Difference]:
+    """Each run in which the server counted other hits than its replies reported."""
     for arm in data.arms:
         for repeat in _repeats(data, arm):
-            yield from _compared(data, arm, repeat)
-
-
-def _compared(data: Dataset, arm: str, repeat: int) -> Iterator[Finding]:
-    counted = _served(data, arm, repeat)
-    rows = data.lines[(data.lines["arm"] == arm) & (data.lines["repeat"] == repeat)]
-    told = rows[["cached_tokens", "prompt_tokens"]]
-    if counted is None or not counted.tokens or told.isna().any(axis=None) or not told["prompt_tokens"].sum():
-        return  # a reply that reports nothing may be counted all the same
-    off = float(counted.hits - told["cached_tokens"].sum()) / float(told["prompt_tokens"].sum())
-    if abs(off) > DIFFER_SHARE:
-        yield Finding(
-            rule="hits_counters",
-            level="warning",
-            arm=arm,
-            message=f"repeat {repeat}: {counted.source} grew by {counted.hits:,.0f} tokens, the replies report "
-            f"{told['cached_tokens'].sum():,.0f}: {100 * off:+.1f}% of the prompt tokens",
-            advice="someone else uses the server, or it counts preempted requests twice or not per request "
-            "(docs/engines.md): believe neither before you know",
-            measured=abs(off),
-            limit=DIFFER_SHARE,
-            unit="share",
-        )
+            counted = _served(data, arm, repeat)
+            rows = data.lines[(data.lines["arm"] == arm) & (data.lines["repeat"] == repeat)]
+            told = rows[["cached_tokens", "prompt_tokens"]]
+            if counted is None or not counted.tokens or told.isna().any(axis=None) or not told["prompt_tokens"].sum():
+                continue  # a reply that reports nothing may be counted all the same
+            reported = float(told["cached_tokens"].sum())
+            off = (counted.hits - reported) / float(told["prompt_tokens"].sum())
+            if abs(off) > DIFFER_SHARE:
+                yield Difference(arm, repeat, counted.source, counted.hits, reported, off)
 
 
 def _repeats(data: Dataset, arm: str) -> list[int]:

@@ -196,7 +196,7 @@ def _wan(name: str, there: bool) -> str:
     try:
         choose(name)
     except InputError:
-        return f"`pddbench wan` may use it (`pddbench wan probe` proves it); runs of emulated arms need --wan model"
+        return "`pddbench wan` may use it (`pddbench wan probe` proves it); runs of emulated arms need --wan model"
     return f"--wan {name} may work; a probe proves it before it is used"
 
 

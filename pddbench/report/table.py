@@ -63,6 +63,8 @@ def _first_line(summary: dict[str, Any]) -> Text:
         for name, speed in run.get("emulator_endpoints", {}).items()
     ]
     parts.append(_error_bar(arms))
+    if not run.get("simulated"):
+        parts += [_stamps(arms), _calibrated(run.get("calibration"))]
     if run["partial"]:
         parts.append("stopped early")
     text = Text(printable(run["name"], 80), style="bold")
@@ -88,6 +90,32 @@ def _error_bar(arms: dict[str, Any]) -> str:
         if seen:
             said.append(f"{word} {1e3 * max(seen):.1f}")
     return "error bar, P99 in ms: " + ", ".join(said) if said else "error bar not known"
+
+
+def _stamps(arms: dict[str, Any]) -> str:
+    """Whose stamps the arrivals have."""
+    counts: dict[str, int] = {}
+    for arm in arms.values():
+        for whose, n in arm.get("stamps", {}).items():
+            counts[whose] = counts.get(whose, 0) + n
+    if not counts:
+        return ""
+    if len(counts) == 1:
+        return f"stamps: {next(iter(counts))}"
+    total = sum(counts.values())
+    return "stamps: " + ", ".join(f"{whose} {100 * n / total:.3g}%" for whose, n in counts.items())
+
+
+def _calibrated(calibration: dict[str, Any] | None) -> str:
+    """What the host's calibration vouches for."""
+    if calibration is None:
+        return "host not calibrated"
+    if not calibration["events_s"]:
+        return f"host calibrated: an error of {calibration['error_ms']:g} ms does not hold at any load"
+    return (
+        f"host calibrated: TTFT error P99 {calibration['ttft_error_p99_ms']:.2g} ms, sending "
+        f"{calibration['drift_p99_ms']:.2g} ms up to {calibration['events_s']:,} events/s"
+    )
 
 
 def _widths(console: Console, columns: int) -> tuple[int, int]:

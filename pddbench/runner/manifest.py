@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from pddbench.analyze import money
+from pddbench.calibrate import store as calibration
 from pddbench.runfolder.schema import SCHEMA_VERSION
 from pddbench.runner import host
 from pddbench.runner.prepare import ArmSetup, Prepared
@@ -81,6 +82,7 @@ def build(prepared: Prepared, salts: dict[int, str]) -> dict[str, Any]:
         "git": host.git_state(Path(__file__).parent),
         "partial": False,
         "signal": None,
+        "calibration": calibration.quoted(),
         "runs": [],
     }
 

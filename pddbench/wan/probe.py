@@ -6,11 +6,14 @@ import msgspec
 
 from pddbench.errors import InputError, PddbenchError, suggest
 from pddbench.wan.device import Unavailable
+from pddbench.wan.meter import Meter
 from pddbench.wan.openlink import open_shapes
 from pddbench.wan.shape import Shape
 
 ORDER = ("netem", "tun", "model")  # from the most to the least real
 _TRIAL = Shape(delay_ms=5.0, rate_mbit=100.0)
+_TRIAL_RTT_MS = 10.0
+_TRIPS = 20
 
 
 class Probe(msgspec.Struct, frozen=True):
@@ -27,14 +30,20 @@ def probe(backend: str) -> Probe:
         return Probe(backend, True, "needs nothing: no packets, computed TCP")
     try:
         with open_shapes(_TRIAL, _TRIAL, backend) as link:
-            (rtt,) = link.verify(load=False).findings
+            with Meter(link.side_a, link.side_b) as meter:
+                times_ms = meter.rtt_ms(_TRIPS, 1.0)
             how = link.facts["namespaces"]["privilege"]
             made = f"; {link.facts['emulator']}" if link.facts["emulator"] else ""
     except Unavailable as error:
         return Probe(backend, False, error.reason)
     except PddbenchError as error:
         return Probe(backend, False, str(error))
-    return Probe(backend, rtt.ok, f"{rtt.words()}; {how}{made}")
+    if not times_ms:
+        return Probe(backend, False, f"none of {_TRIPS} packets came back")
+    # Whether it delays, not how well: on a busy machine some packets are late, and the verification says so then.
+    works = _TRIAL_RTT_MS * 0.95 <= min(times_ms) <= _TRIAL_RTT_MS * 2
+    seen = f"round trips of {min(times_ms):.2f} to {max(times_ms):.2f} ms over {_TRIAL_RTT_MS:g} ms"
+    return Probe(backend, works, f"{seen}; {how}{made}")
 
 
 def probe_all() -> list[Probe]:

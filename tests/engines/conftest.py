@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from pddbench.deploy.gguf import TinyLlama, write_tiny_llama
-from tests.engines.engine_kit import llama_server, require
+from tests.engines.engine_kit import llama_server
 from tests.run.run_kit import small_rows, write_trace
 
 
@@ -22,7 +22,6 @@ def models(tmp_path_factory) -> Path:
 @pytest.fixture(scope="session")
 def llama(models):
     """llama.cpp's server with the plain model."""
-    require("xllamacpp")
     with llama_server(models / "plain.gguf") as url:
         yield url
 

@@ -35,6 +35,7 @@ def require(module):
 @contextmanager
 def llama_server(model, slots=4, context_tokens=8192):
     """URL of llama.cpp's own server with a model, in a process that ends with the context."""
+    require("xllamacpp")
     command = [sys.executable, HERE / "llama_server.py", model, slots, context_tokens]
     with subprocess.Popen(
         list(map(str, command)), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
@@ -50,6 +51,7 @@ def llama_server(model, slots=4, context_tokens=8192):
 @contextmanager
 def sglang_router(*workers):
     """URLs of SGLang's router in front of workers, and of its metrics."""
+    require("sglang_router")
     port, metrics_port = free_ports(2)
     command = [
         sys.executable, "-m", "sglang_router.launch_router", "--host", "127.0.0.1", "--port", port,

@@ -3,7 +3,7 @@
 import pytest
 
 from pddbench.runfolder.load import load
-from tests.engines.engine_kit import IDS, findings, llama_server, replay, require, sglang_router
+from tests.engines.engine_kit import IDS, findings, llama_server, replay, sglang_router
 
 pytestmark = pytest.mark.slow
 
@@ -11,8 +11,6 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def router(models):
     """URLs of a router and of its metrics."""
-    require("xllamacpp")
-    require("sglang_router")
     with (
         llama_server(models / "ends.gguf") as one,
         llama_server(models / "ends.gguf") as two,

@@ -74,7 +74,7 @@ def test_probe_says_for_each_backend_what_it_found(tun_works):
     found = json.loads(done.stdout)
     rows = {row["backend"]: row for row in found["backends"]}
     assert list(rows) == ["netem", "tun", "model"]
-    assert rows["tun"]["works"] and "rtt median" in rows["tun"]["reason"]
+    assert rows["tun"]["works"] and "round trips of" in rows["tun"]["reason"]
     assert found["auto"] == ("netem" if rows["netem"]["works"] else "tun")
     assert pddbench("wan", "probe").stdout.splitlines()[-1] == f"--wan auto takes {found['auto']}"
 
