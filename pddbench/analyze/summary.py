@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from pddbench import __version__, exitcodes
-from pddbench.analyze import hits, registry, trust, trust_timing
+from pddbench.analyze import counters, hits, registry, trust, trust_timing
 from pddbench.analyze.dataset import Dataset
 from pddbench.analyze.finding import Finding
 from pddbench.analyze.intervals import Figure, number
@@ -195,7 +195,7 @@ def _arm(data: Dataset, name: str, part: ArmData) -> ArmSummary:
         kv_scale=facts.get("kv_scale"),
         error_bar=_error_bar(data, name),
         stamps=_counts(data.run.requests["stamps"].iloc[rows.index].dropna()),
-        figures=figures(part, registry.keys()),
+        figures=figures(part, registry.keys()) | counters.figures(data, name),
         ok_only=_ok_only(part) if len(failed) else None,
         observed={name: _observed(part, name) for name in registry.PAIRED},
         buckets=_buckets(part),

@@ -26,7 +26,8 @@ def hits(data: Dataset) -> Iterator[Finding]:
     for arm, part in data.arms.items():
         block = data.arm_facts(arm).get("block_tokens") or UNKNOWN_BLOCK_TOKENS
         rows = part.rows
-        template = np.maximum(0.0, np.nan_to_num((rows["prompt_tokens"] - rows["input_tokens_planned"]).to_numpy()))
+        template = np.nan_to_num((rows["prompt_tokens"] - rows["input_tokens_planned"]).to_numpy())
+        template = np.maximum(template, _template_tokens(data, arm))  # 0 apart where the prompt was shortened by it
         beyond = (rows["cached_tokens"] - rows["cached_tokens_ceiling"]).to_numpy() - template
         over = beyond > block
         if over.any():
@@ -41,6 +42,12 @@ def hits(data: Dataset) -> Iterator[Finding]:
                 limit=float(block),
                 unit="tokens",
             )
+
+
+def _template_tokens(data: Dataset, arm: str) -> int:
+    """What the preflight found the chat template to add: part of it stands before the prompt and is always shared."""
+    preflight = data.arm_facts(arm).get("preflight") or {}
+    return int(preflight.get("overhead_tokens") or 0)
 
 
 def lengths(data: Dataset) -> Iterator[Finding]:

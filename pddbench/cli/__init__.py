@@ -22,10 +22,20 @@ _COMMANDS = {
         "pddbench.cli.calibrate:calibrate",
         "Measure this host's own error against load, with a server of known truth.",
     ),
-    "report": ("pddbench.cli.report:report", "Print the table of a finished run again."),
+    "wan": ("pddbench.cli.wan:wan", "Probe the WAN backends; run commands on both sides of a link."),
+<<<<<<< HEAD
+    "report": ("pddbench.cli.report:report", "Print the table of a run again; write report.html and CI files."),
+=======
+    "report": (
+        "pddbench.cli.report:report",
+        "Print the table of a run again; write report.html and CI files.",
+    ),
+>>>>>>> main
     "compare": ("pddbench.cli.compare:compare", "Compare two runs, or two arms of them."),
     "check": ("pddbench.cli.check:check", "Check a finished run against thresholds (exit 99 on a breach)."),
     "recover": ("pddbench.cli.recover:recover", "Finish the run folder of a run that was killed."),
+    "init": ("pddbench.cli.init:init", "Write an experiment file with comments, to start from."),
+    "doctor": ("pddbench.cli.doctor:doctor", "Say what will and will not work on this machine, and what to do."),
 }
 
 _EPILOG = """\b

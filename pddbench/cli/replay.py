@@ -28,6 +28,7 @@ _endpoint_options = options(
     click.option("--api-key-env", metavar="NAME", help="Environment variable that holds the API key."),
     click.option("--header", multiple=True, metavar="K=V", help="Extra request header (value never saved)."),
     click.option("--extra-body", metavar="JSON", help="Extra body fields, a JSON object."),
+    click.option("--metrics-url", help="The endpoint's counters [/metrics beside /v1]; off: none."),
     click.option("--ignore-eos", is_flag=True, help="Send ignore_eos, whatever the profile."),
 )
 _load_options = options(
@@ -103,6 +104,7 @@ def _experiment(given: dict[str, Any]) -> ex.Experiment:
         token_id_range=_id_range(given["token_id_range"]),
         block_tokens=given["block_tokens"],
         tokenizer=given["tokenizer"],
+        metrics_url=given["metrics_url"],
     )
     return ex.Experiment(name=given["name"], workload=work, arm=[arm], slo=_slo(given["goodput"]))
 

@@ -10,7 +10,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from pddbench.analyze import registry
 from pddbench.analyze.money import NO_PRICE
 from pddbench.report import rows, units
 from pddbench.text import printable
@@ -172,12 +171,12 @@ def _figures(
     out = []
     for label, metric, stats in wanted:
         for stat in stats:
-            figures = [summary["arms"][arm]["figures"][f"{metric}.{stat}"] for arm in arms]
+            figures = [summary["arms"][arm]["figures"].get(f"{metric}.{stat}", rows.NO_FIGURE) for arm in arms]
             reasons = {figure["withheld"] for figure in figures}
             if reasons == {"no rows"} or (reasons == {NO_PRICE} and metric != "cost_per_hour"):
                 continue
             row = _row(f"{label} {rows.name(stat)}".strip(), figures, summary["run"]["currency"])
-            out.append((label, row[1]) if metric in registry.HITS else row)  # their heading has the unit
+            out.append((label, row[1]) if metric.startswith("hit_") else row)  # their heading has the unit
     return out
 
 

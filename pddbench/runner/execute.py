@@ -131,7 +131,7 @@ class _Run:
             save_arm(self._folder, setup.name, self._repeat, setup.speed, setup.block_tokens)
             started_utc = manifest.utc_now()
             try:
-                end = in_loop(lambda: self._replay(url))
+                end = self._scraped(url) if deployment is None else in_loop(lambda: self._replay(url))
                 if deployment is not None:
                     _save_server(self._folder, setup.name, self._repeat, end.t0_ns, deployment)
             finally:
@@ -139,6 +139,17 @@ class _Run:
                     finish_arm(self._folder, setup.name, self._repeat)
         self._facts["runs"].append(self._record(started_utc, end))
         manifest.write(self._folder, self._facts)
+
+    def _scraped(self, url: str) -> ReplayEnd:
+        """Replay against a real endpoint, with its own counters before, during and after."""
+        from pddbench.deploy import scrape
+
+        setup = self._setup
+        with scrape.Scraper(scrape.metrics_url(setup.arm.metrics_url, url)) as scraper:
+            end = in_loop(lambda: self._replay(url))
+        scrape.save(scraper, self._folder, setup.name, self._repeat, end.t0_ns or 0)
+        self._facts["arms"][setup.name]["metrics"] = scraper.facts
+        return end
 
     async def _replay(self, url: str) -> ReplayEnd:
         from pddbench.replay.engine import ReplayJob, replay

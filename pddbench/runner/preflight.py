@@ -20,7 +20,8 @@ _PROBE_OUTPUT_TOKENS = 2
 
 def target_of(setup: ArmSetup, url: str, **more: Any) -> Target:
     """Where and how an arm's requests go."""
-    return Target(url=url, headers=setup.arm.headers, api_key_env=setup.arm.api_key_env, **more)
+    arm, keep_alive_s = setup.arm, setup.profile.keep_alive_s
+    return Target(url=url, headers=arm.headers, api_key_env=arm.api_key_env, keep_alive_s=keep_alive_s, **more)
 
 
 def writer_of(setup: ArmSetup, plan: Plan, salt: str) -> BodyWriter:

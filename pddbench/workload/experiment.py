@@ -117,6 +117,7 @@ class Arm(_Strict):
     token_id_range: tuple[int, int] = (1000, 30000)  # [low, high) ids free of special tokens
     tokenizer: str | None = None  # tokenizer.json: text prompts exact to the token (extra `text`)
     block_tokens: int | None = None  # block size of the endpoint's prefix cache; None: not known
+    metrics_url: str | None = None  # the endpoint's counters; default: /metrics beside its /v1; "off": none
     cost_per_mtok_input: float | None = None
     cost_per_mtok_output: float | None = None
     roles: dict[str, Role] = {}

@@ -191,6 +191,11 @@ def _check_external(arm: ex.Arm, work: ex.Workload, where: str, at: str) -> None
         parts.port  # noqa: B018 - reading it validates it
     except ValueError:
         raise InputError(f"{where}: {at}: base_url {arm.base_url!r} has an impossible port") from None
+    _require(
+        arm.metrics_url in (None, "off") or str(arm.metrics_url).startswith(("http://", "https://")),
+        where,
+        f"{at}: metrics_url {arm.metrics_url!r} is neither an http:// or https:// URL nor 'off'",
+    )
     _require(bool(arm.model), where, f"{at}: model is missing: name the model the endpoint serves")
     _require(
         arm.profile in PROFILES,
@@ -206,6 +211,11 @@ def _check_external(arm: ex.Arm, work: ex.Workload, where: str, at: str) -> None
         work.prompt == "text" or arm.endpoint != "/v1/chat/completions",
         where,
         f"{at}: /v1/chat/completions cannot take token ids: set workload.prompt = 'text'",
+    )
+    _require(
+        work.prompt == "text" or PROFILES[arm.profile].token_ids,
+        where,
+        f"{at}: profile {arm.profile!r} takes no token ids: set workload.prompt = 'text' (replay: --prompt text)",
     )
     _require(
         arm.tokenizer is None or work.prompt == "text",

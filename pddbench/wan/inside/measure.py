@@ -1,0 +1,186 @@
+"""Measures a link from inside: `serve ADDRESS` in one side, then `rtt`, `load` or `datagrams` in the other.
+
+`serve` prints the port (the same number for UDP and TCP) and ends with its stdin. The others print one JSON object.
+"""
+
+from __future__ import annotations
+
+import json
+import selectors
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+from pddbench.wan.inside.kernel import say
+
+_CHUNK = bytes(256 * 1024)
+_REPORT = 8  # bytes of a count
+_DATAGRAM_BYTES = 1400
+_ORDER_BYTES = 64  # fixed, so that what follows it on the stream is not part of it
+
+
+def main(arguments: list[str]) -> None:
+    """The first argument names what to do."""
+    name, *rest = arguments
+    if name == "serve":
+        serve(rest[0])
+        return
+    address = (rest[0], int(rest[1]))
+    measures: dict[str, Callable[..., dict[str, object]]]
+    measures = {"rtt": rtt, "load": load, "datagrams": datagrams, "fetch": fetch}
+    say(json.dumps(measures[name](address, *rest[2:])))
+
+
+def serve(host: str) -> None:
+    """UDP: echo short datagrams, count long ones. TCP: a line `sink` counts and reports, `source N` sends N bytes."""
+    tcp = socket.create_server((host, 0))
+    udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    udp.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
+    udp.bind(tcp.getsockname())
+    say(str(tcp.getsockname()[1]))
+    threading.Thread(target=_serve_udp, args=(udp,), daemon=True).start()
+    threading.Thread(target=_serve_tcp, args=(tcp,), daemon=True).start()
+    sys.stdin.read()
+
+
+def _serve_udp(udp: socket.socket) -> None:
+    while True:
+        data, peer = udp.recvfrom(2048)
+        if len(data) < _DATAGRAM_BYTES:
+            udp.sendto(data, peer)
+
+
+def _serve_tcp(tcp: socket.socket) -> None:
+    while True:
+        connection, _ = tcp.accept()
+        threading.Thread(target=_connection, args=(connection,), daemon=True).start()
+
+
+def _connection(connection: socket.socket) -> None:
+    """One transfer; a peer that goes away ends it."""
+    try:
+        with connection:
+            word, number, control = connection.recv(_ORDER_BYTES, socket.MSG_WAITALL).decode().split()
+            set_congestion_control(connection, control)
+            if word == "source":
+                _send(connection, int(number))
+            else:
+                _count(connection, float(number))
+    except OSError:
+        return
+
+
+def _order(word: str, number: str, control: str) -> bytes:
+    return f"{word} {number} {control}".encode().ljust(_ORDER_BYTES)
+
+
+def _send(connection: socket.socket, left: int) -> None:
+    view = memoryview(_CHUNK)
+    while left > 0:
+        left -= connection.send(view[: min(left, len(_CHUNK))])
+
+
+def _count(connection: socket.socket, every_s: float) -> None:
+    """Read and drop; report the count so far every so often, on the connection itself."""
+    buffer, total, next_s = bytearray(1 << 20), 0, time.monotonic() + every_s
+    while got := connection.recv_into(buffer):
+        total += got
+        if time.monotonic() >= next_s:
+            next_s += every_s
+            connection.sendall(total.to_bytes(_REPORT, "big") + time.monotonic_ns().to_bytes(_REPORT, "big"))
+
+
+def set_congestion_control(connection: socket.socket, name: str) -> str:
+    """Ask for one by name; the one that the socket has then."""
+    try:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, name.encode())
+    except OSError:
+        pass  # not allowed here: what it is, is reported
+    return connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(b"\0").decode()
+
+
+def rtt(address: tuple[str, int], count: str, timeout_s: str) -> dict[str, object]:
+    """Round trips of small datagrams, one at a time; a lost one is counted, not timed."""
+    times_ms: list[float] = []
+    lost = 0
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp:
+        udp.connect(address)
+        udp.settimeout(float(timeout_s))
+        for index in range(int(count)):
+            start, wanted = time.perf_counter_ns(), index.to_bytes(8, "big")
+            try:
+                udp.send(wanted)
+                while udp.recv(64) != wanted:  # an older one, late
+                    pass
+            except (TimeoutError, ConnectionRefusedError):
+                lost += 1
+                continue
+            times_ms.append((time.perf_counter_ns() - start) / 1e6)
+    return {"rtt_ms": times_ms, "lost": lost}
+
+
+def load(address: tuple[str, int], warm_s: str, measured_s: str, control: str) -> dict[str, object]:
+    """Throughput of one TCP flow at its receiver, after a warm-up: the receiver's own counts and clock."""
+    with socket.create_connection(address) as connection:
+        used = set_congestion_control(connection, control)
+        connection.sendall(_order("sink", "0.1", control))
+        connection.setblocking(False)
+        reports = _drive(connection, time.monotonic() + float(warm_s) + float(measured_s))
+    start = next((r for r in reports if r[1] >= reports[0][1] + float(warm_s) * 1e9), None) if reports else None
+    if start is None or start == reports[-1]:
+        return {"bytes": 0, "seconds": 0.0, "congestion_control": used}
+    end = reports[-1]
+    return {"bytes": end[0] - start[0], "seconds": (end[1] - start[1]) / 1e9, "congestion_control": used}
+
+
+def _drive(connection: socket.socket, until_s: float) -> list[tuple[int, int]]:
+    """Send as fast as it goes, and collect the receiver's reports (bytes, ns)."""
+    both = selectors.EVENT_READ | selectors.EVENT_WRITE
+    received = b""
+    with selectors.DefaultSelector() as selector:
+        selector.register(connection, both)
+        while (left := until_s - time.monotonic()) > 0:
+            for _, events in selector.select(left):
+                if events & selectors.EVENT_READ:
+                    received += connection.recv(4096)
+                if events & selectors.EVENT_WRITE:
+                    try:
+                        connection.send(_CHUNK)
+                    except BlockingIOError:
+                        pass
+    numbers = [int.from_bytes(received[i : i + _REPORT], "big") for i in range(0, len(received) - _REPORT + 1, _REPORT)]
+    return list(zip(numbers[::2], numbers[1::2], strict=False))
+
+
+def datagrams(address: tuple[str, int], count: str, per_s: str) -> dict[str, object]:
+    """Send long datagrams at an even pace; the link's own counters say what became of them."""
+    payload, start, gap = bytes(_DATAGRAM_BYTES), time.monotonic(), 1 / float(per_s)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp:
+        udp.connect(address)
+        sent = 0
+        for index in range(int(count)):
+            while (wait := start + index * gap - time.monotonic()) > 0:
+                time.sleep(wait)
+            try:
+                udp.send(payload)
+                sent += 1
+            except (BlockingIOError, ConnectionRefusedError):
+                continue
+    return {"sent": sent}
+
+
+def fetch(address: tuple[str, int], n_bytes: str, repeats: str, control: str) -> dict[str, object]:
+    """Seconds from before the connect until connected, and to the last of `n_bytes`; a fresh connection each time."""
+    connected_s, times_s = [], []
+    buffer = bytearray(1 << 20)
+    for _ in range(int(repeats)):
+        start, left = time.perf_counter_ns(), int(n_bytes)
+        with socket.create_connection(address) as connection:
+            connected_s.append((time.perf_counter_ns() - start) / 1e9)
+            connection.sendall(_order("source", n_bytes, control))
+            while left > 0 and (got := connection.recv_into(buffer)):
+                left -= got
+        times_s.append((time.perf_counter_ns() - start) / 1e9)
+    return {"connected_s": connected_s, "seconds": times_s}

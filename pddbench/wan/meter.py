@@ -1,0 +1,72 @@
+"""Measuring from inside a link: a server in side B, and what side A finds out with it."""
+
+from __future__ import annotations
+
+import json
+import select
+import subprocess
+from types import TracebackType
+from typing import Any
+
+from pddbench.errors import WorldError
+from pddbench.text import printable
+from pddbench.wan.namespaces import CONGESTION_CONTROL, Side, program
+
+_READY_TIMEOUT_S = 20.0
+_GRACE_S = 30.0
+
+
+class Meter:
+    """A context manager: measures from `near` to a server of ours in `far`."""
+
+    def __init__(self, near: Side, far: Side) -> None:
+        self._near, self._far = near, far
+        self._server = far.popen(
+            program("measure", "serve", far.address), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=None
+        )
+        stdout = self._server.stdout
+        assert stdout is not None
+        readable, _, _ = select.select([stdout], [], [], _READY_TIMEOUT_S)
+        self._port = stdout.readline().decode().strip() if readable else ""
+        if not self._port:
+            self.close()
+            raise WorldError(f"cannot measure the link: no server came up in side {far.name}")
+
+    def measure(self, what: str, *arguments: object, seconds: float = 0.0) -> dict[str, Any]:
+        """One of the measures of `wan.inside.measure`, which takes about `seconds`."""
+        command = program("measure", what, self._far.address, self._port, *map(str, arguments))
+        try:
+            done = self._near.run(command, timeout_s=seconds + _GRACE_S)
+        except subprocess.TimeoutExpired:
+            raise WorldError(f"cannot measure the link: {what} did not end within {seconds + _GRACE_S:.0f} s") from None
+        if done.returncode != 0:
+            last = done.stderr.strip().splitlines()[-1:] or [f"exit {done.returncode}"]
+            raise WorldError(f"cannot measure the link: {what}: {printable(last[0])}")
+        found: dict[str, Any] = json.loads(done.stdout)
+        return found
+
+    def rtt_ms(self, count: int, timeout_s: float) -> list[float]:
+        """Round-trip times of those datagrams that came back."""
+        times: list[float] = self.measure("rtt", count, timeout_s, seconds=count * timeout_s)["rtt_ms"]
+        return times
+
+    def throughput(self, warm_s: float, measured_s: float) -> tuple[float, str]:
+        """Mbit/s of payload of one TCP flow at its receiver, and the congestion control it had."""
+        found = self.measure("load", warm_s, measured_s, CONGESTION_CONTROL[0], seconds=warm_s + measured_s)
+        mbit = found["bytes"] * 8 / found["seconds"] / 1e6 if found["seconds"] else 0.0
+        return mbit, found["congestion_control"]
+
+    def close(self) -> None:
+        """End the server."""
+        assert self._server.stdin is not None and self._server.stdout is not None
+        self._server.stdin.close()
+        self._server.stdout.close()
+        self._server.wait()
+
+    def __enter__(self) -> Meter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

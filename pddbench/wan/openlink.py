@@ -1,0 +1,107 @@
+"""Opening a link: two namespaces, a backend between them, verified, and everything gone at the end."""
+
+from __future__ import annotations
+
+import platform
+from types import TracebackType
+from typing import Any
+
+import msgspec
+
+from pddbench.errors import InputError
+from pddbench.wan.device import ADDRESSES, Backend
+from pddbench.wan.link import Link
+from pddbench.wan.namespaces import CONGESTION_CONTROL, Namespaces, Side
+from pddbench.wan.netem import Netem
+from pddbench.wan.shape import Shape, shape_of
+from pddbench.wan.tun import Tun
+from pddbench.wan.verify import Verification, verify
+
+PACKET_BACKENDS = ("netem", "tun")
+
+
+class WanLink:
+    """An open link: `side_a` and `side_b` start processes and have addresses; `facts` is for the manifest."""
+
+    def __init__(self, namespaces: Namespaces, backend: Backend, a_to_b: Shape, b_to_a: Shape) -> None:
+        self._namespaces = namespaces
+        self.backend = backend
+        self.shapes = (a_to_b, b_to_a)
+        self.verifications: list[Verification] = []
+
+    @property
+    def side_a(self) -> Side:
+        """Where router and cluster A run."""
+        return self._namespaces.a
+
+    @property
+    def side_b(self) -> Side:
+        """Where cluster B runs."""
+        return self._namespaces.b
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What is in force, as read back, and what was measured: plain values."""
+        directions = dict(zip(("a_to_b", "b_to_a"), map(msgspec.to_builtins, self.shapes), strict=True))
+        return {
+            "backend": self.backend.name,
+            "kernel": platform.release(),
+            "directions": directions,
+            "read_back": self.backend.read_back(),
+            "emulator": getattr(self.backend, "emulator", None),
+            "namespaces": self._namespaces.facts,
+            "congestion_control_per_socket": CONGESTION_CONTROL[0],
+            "rates_count": "Ethernet frames",
+            "flow_rate_mbit": "not enforced by the link: a sender paces itself (SO_MAX_PACING_RATE)",
+            "verifications": [each.facts() for each in self.verifications],
+        }
+
+    def verify(self, load: bool = True) -> Verification:
+        """Measure the link now; `load=False` sends 20 datagrams only. Kept in `facts`."""
+        found = verify(self.backend, self.side_a, self.side_b, *self.shapes, load=load)
+        self.verifications.append(found)
+        return found
+
+    def change(self, a_to_b: Shape, b_to_a: Shape) -> None:
+        """Another link from now on."""
+        self.backend.apply(a_to_b, b_to_a)
+        self.shapes = (a_to_b, b_to_a)
+
+    def counters(self) -> dict[str, dict[str, float]]:
+        """By direction since the start: packets, wire bytes, lost, dropped."""
+        return self.backend.counters()
+
+    def close(self) -> None:
+        """Kill what runs in the sides, and take everything down; harmless when done twice."""
+        self.backend.close()
+        self._namespaces.close()
+
+    def __enter__(self) -> WanLink:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def open_link(link: Link, backend: str, *, back: Link | None = None) -> WanLink:
+    """The link between two new namespaces, by `netem` or `tun`; `back`: the way from B to A if it differs."""
+    return open_shapes(shape_of(link), shape_of(back or link), backend)
+
+
+def open_shapes(a_to_b: Shape, b_to_a: Shape, backend: str, implementation: str = "auto") -> WanLink:
+    """As `open_link`, by direction. Raises `Unavailable` or `WorldError`, with nothing left behind."""
+    if backend not in PACKET_BACKENDS:
+        raise InputError(f"WAN backend {backend!r} has no packets to open a link for: {' or '.join(PACKET_BACKENDS)}")
+    namespaces = Namespaces(*ADDRESSES)
+    made: Backend | None = None
+    try:
+        made = Netem(namespaces) if backend == "netem" else Tun(namespaces, a_to_b.mtu_bytes, 1, implementation)
+        made.apply(a_to_b, b_to_a)
+    except BaseException:
+        if made is not None:
+            made.close()
+        namespaces.close()
+        raise
+    return WanLink(namespaces, made, a_to_b, b_to_a)

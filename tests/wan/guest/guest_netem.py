@@ -1,0 +1,182 @@
+"""Tests of the netem backend on a real netem. They run as root in the guest, see test_uml_netem.py.
+
+One link is opened for all, and changed from test to test.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from traces_left import CHECKOUT, Marked
+
+from pddbench.errors import WorldError
+from pddbench.wan.device import NAME
+from pddbench.wan.meter import Meter
+from pddbench.wan.netem import tool
+from pddbench.wan.openlink import open_shapes
+from pddbench.wan.schedule import Change, run_schedule
+from pddbench.wan.shape import Gilbert, Shape
+from pddbench.wan.verify import check_loss, check_rtt
+
+OUT = Path("/mnt")
+PLAIN = Shape(15.0, 100.0)
+SIZES = (1_000_000, 10_000_000)
+_LATE_MS = 15.0
+
+
+@pytest.fixture(scope="module")
+def link():
+    with open_shapes(PLAIN, PLAIN, "netem") as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def meter(link):
+    with Meter(link.side_a, link.side_b) as opened:
+        yield opened
+
+
+def options(link, direction):
+    return link.backend.read_back()[direction]["options"]
+
+
+def test_each_end_delays_its_own_way(link, meter):
+    """netem is egress only: put on one end it is half the round trip, put twice it is double."""
+    link.change(Shape(10.0, 100.0), Shape(20.0, 50.0))
+    times = meter.rtt_ms(20, 2.0)
+    assert len(times) == 20
+    assert 30.0 <= min(times) <= 30.0 + _LATE_MS
+    assert options(link, "a_to_b")["delay"]["delay"] == pytest.approx(0.010)
+    assert options(link, "b_to_a")["delay"]["delay"] == pytest.approx(0.020)
+
+
+def test_a_changed_rate_is_the_new_one(link, meter):
+    """`tc qdisc replace` keeps the old rate; only its own measurement shows it."""
+    link.change(Shape(1.0, 5.0), PLAIN)
+    assert options(link, "a_to_b")["rate"]["rate"] == 625_000
+    slow, _ = meter.throughput(0.5, 1.5)
+    link.change(Shape(1.0, 50.0), PLAIN)
+    assert options(link, "a_to_b")["rate"]["rate"] == 6_250_000
+    fast, _ = meter.throughput(0.5, 1.5)
+    assert slow <= 5.0 * 1.02
+    assert 5.0 * 1.5 < fast <= 50.0 * 1.02
+
+
+def test_jitter_has_its_distribution_and_does_not_reorder(link, meter):
+    """Jitter without a rate, or none at all, would be reported as jitter."""
+    shape = Shape(15.0, 100.0, jitter_ms=3.0)
+    link.change(shape, PLAIN)
+    assert options(link, "a_to_b")["delay"]["jitter"] == pytest.approx(0.003)
+    times = meter.rtt_ms(60, 2.0)
+    assert max(times) - min(times) > 6.0, "60 draws with a standard deviation of 3 ms"
+
+
+def test_loss_is_by_packet_and_within_its_interval(link, meter):
+    """With super-packets a loss of 2% hits 64 KB at a time."""
+    shape = Shape(2.0, 100.0, loss_pct=2.0)
+    link.change(shape, PLAIN)
+    found = link.backend.read_back()
+    assert found["a_to_b"]["gso_max_segs"] == 1 and found["b_to_a"]["gso_max_segs"] > 1
+    assert any(check_loss(link.backend, meter, "a_to_b", shape).ok for _ in range(3)), "each by a chance of 99%"
+
+
+def test_bursty_loss(link, meter):
+    """The four figures of Gilbert-Elliott would reach tc in another order than meant."""
+    g = Gilbert(1.0, 20.0, 80.0, 0.5)
+    shape = Shape(2.0, 100.0, gilbert=g)
+    link.change(shape, PLAIN)
+    kept = options(link, "a_to_b")["loss-gemodel"]
+    assert [kept[name] for name in ("p", "r", "1-h", "1-k")] == pytest.approx([0.01, 0.2, 0.8, 0.005], rel=1e-3)
+    assert any(check_loss(link.backend, meter, "a_to_b", shape).ok for _ in range(3)), "each by a chance of 99%"
+
+
+def test_somebody_elses_change_is_seen(link):
+    """A rule taken away during a run leaves a link of 0 ms."""
+    link.change(PLAIN, PLAIN)
+    link.backend.check_unchanged()
+    change = ["qdisc", "change", "dev", NAME, "root", "netem", "limit", "10000", "delay", "1ms", "rate", "100mbit"]
+    assert link.side_a.run([tool("tc"), *change]).returncode == 0
+    with pytest.raises(WorldError, match=r"delay\.delay"):
+        link.backend.check_unchanged()
+    assert link.side_b.run([tool("tc"), "qdisc", "delete", "dev", NAME, "root"]).returncode == 0
+    with pytest.raises(WorldError, match=r"(gone|delay)"):
+        link.backend.check_unchanged()
+    link.change(Shape(1.0, 100.0), Shape(1.0, 100.0))
+    link.backend.check_unchanged()
+
+
+def test_transfers_follow_slow_start():
+    """The times that go into the table of docs/wan.md; a link without slow start would be several times faster."""
+    found = {}
+    shape = Shape(15.0, 1000.0)
+    with open_shapes(shape, shape, "netem") as link, Meter(link.side_a, link.side_b) as meter:
+        rtt = check_rtt(meter, shape, shape)
+        for size in SIZES:
+            found[size] = meter.measure("fetch", size, 3, "cubic", seconds=20)
+    (OUT / "transfers.json").write_text(json.dumps({"rtt": rtt.found, "fetch": found}))
+    one = min(found[1_000_000]["seconds"])
+    assert one >= 0.030 + 7 * 0.030, (
+        "a handshake and seven rounds: no faster is possible with ten segments at the start"
+    )
+
+
+def test_schedule_cuts_and_heals(link, meter):
+    """A cut that does not happen, or is never healed, would be measured as the link."""
+    link.change(PLAIN, PLAIN)
+    cut = Shape(15.0, 100.0, loss_pct=100.0)
+    seen = []
+    steps = [Change(0.0, cut, cut), Change(2.0, PLAIN, PLAIN)]
+    applied = run_schedule(link, steps, before_each=lambda: seen.append(len(meter.rtt_ms(3, 0.3))))
+    assert len(applied) == 2
+    assert seen == [3, 0], "before the cut, during it"
+    assert len(meter.rtt_ms(3, 2.0)) == 3
+
+
+def test_exec_over_netem():
+    """`--wan netem` would be taken and something else used."""
+    argv = [sys.executable, "-m", "pddbench", "wan", "exec", "--wan", "netem", "--no-verify", "national", "--",
+            "sh", "-c", "tc qdisc show dev wan0; exit 3"]  # fmt: skip
+    done = subprocess.run(argv, capture_output=True, text=True, cwd=CHECKOUT, timeout=120, check=False)
+    assert done.returncode == 3, done.stderr
+    assert "netem" in done.stdout and "delay 15ms" in done.stdout
+
+
+def test_auto_takes_netem_here():
+    """The user-space packets are for kernels without netem."""
+    argv = [sys.executable, "-m", "pddbench", "wan", "probe", "--json"]
+    done = subprocess.run(argv, capture_output=True, text=True, cwd=CHECKOUT, timeout=120, check=False)
+    found = json.loads(done.stdout)
+    assert found["auto"] == "netem"
+    assert {row["backend"]: row["works"] for row in found["backends"]} == {"netem": True, "tun": True, "model": True}
+
+
+def test_sigkill_leaves_no_device():
+    """A veth pair in a namespace that something still holds would stay until the next boot."""
+    argv = [
+        "-m",
+        "pddbench",
+        "wan",
+        "exec",
+        "--wan",
+        "netem",
+        "--no-verify",
+        "metro",
+        "--",
+        "sh",
+        "-c",
+        "echo up; exec sleep 99",
+    ]
+    owner = Marked(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    assert owner.popen.stdout.readline() == b"up\n"
+    owner.alive()
+    os.kill(owner.popen.pid, signal.SIGKILL)
+    owner.popen.communicate(timeout=60)
+    assert owner.wait_until_gone() == [] and owner.namespaces_held() == set()
+    assert [entry.name for entry in Path("/sys/class/net").iterdir() if entry.name == NAME] == []

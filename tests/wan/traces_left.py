@@ -1,0 +1,63 @@
+"""What a process may have left behind: found by a mark in the environment of all its descendants, and by namespaces."""
+
+import os
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+_VARIABLE = "PDDBENCH_TEST_MARK"
+
+
+def host_devices():
+    """Names of the network devices in the namespace of this process."""
+    return sorted(entry.name for entry in Path("/sys/class/net").iterdir())
+
+
+def named_namespaces():
+    """What `ip netns` would list."""
+    folder = Path("/run/netns")
+    return sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []
+
+
+class Marked:
+    """A Python child whose descendants can all be found, whatever they do with their parents and groups."""
+
+    def __init__(self, argv, **options):
+        self.mark = uuid.uuid4().hex
+        environment = {**os.environ, _VARIABLE: self.mark, "PYTHONPATH": str(CHECKOUT)}
+        self.popen = subprocess.Popen([sys.executable, *argv], env=environment, cwd=CHECKOUT, **options)
+        self.namespaces = set()
+
+    def alive(self):
+        """Process ids that carry the mark, zombies excluded; their network namespaces are remembered."""
+        wanted, found = f"{_VARIABLE}={self.mark}".encode(), []
+        for entry in Path("/proc").iterdir():
+            try:
+                if entry.name.isdigit() and wanted in (entry / "environ").read_bytes().split(b"\0"):
+                    found.append(int(entry.name))
+                    self.namespaces.add(os.stat(entry / "ns" / "net").st_ino)  # noqa: PTH116
+            except OSError:
+                continue
+        return found
+
+    def wait_until_gone(self, limit_s=20.0):
+        """The processes left after a while; none: an empty list."""
+        until = time.monotonic() + limit_s
+        while (left := self.alive()) and time.monotonic() < until:
+            time.sleep(0.02)
+        return left
+
+    def namespaces_held(self):
+        """Those of its namespaces, the host's excluded, that some process is still in."""
+        own = self.namespaces - {os.stat("/proc/self/ns/net").st_ino}  # noqa: PTH116
+        held = set()
+        for entry in Path("/proc").iterdir():
+            try:
+                if entry.name.isdigit():
+                    held.add(os.stat(entry / "ns" / "net").st_ino)  # noqa: PTH116
+            except OSError:
+                continue
+        return own & held
