@@ -23,14 +23,10 @@ _COMMANDS = {
         "Measure this host's own error against load, with a server of known truth.",
     ),
     "wan": ("pddbench.cli.wan:wan", "Probe the WAN backends; run commands on both sides of a link."),
-<<<<<<< HEAD
-    "report": ("pddbench.cli.report:report", "Print the table of a run again; write report.html and CI files."),
-=======
     "report": (
         "pddbench.cli.report:report",
         "Print the table of a run again; write report.html and CI files.",
     ),
->>>>>>> main
     "compare": ("pddbench.cli.compare:compare", "Compare two runs, or two arms of them."),
     "check": ("pddbench.cli.check:check", "Check a finished run against thresholds (exit 99 on a breach)."),
     "recover": ("pddbench.cli.recover:recover", "Finish the run folder of a run that was killed."),
