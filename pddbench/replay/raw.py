@@ -122,7 +122,10 @@ class RawClient:
         """A new connection to the first address that takes one."""
         failed: OSError | None = None
         for family, address in await self._resolve():
-            sock = socket.socket(family, socket.SOCK_STREAM)
+            try:
+                sock = socket.socket(family, socket.SOCK_STREAM)
+            except OSError as error:
+                raise _NotConnected(error) from None
             try:
                 sock.setblocking(False)
                 await self._loop.sock_connect(sock, address)

@@ -10,6 +10,7 @@ from pddbench.replay.exchange import Target, Transport
 
 def make_transport(target: Target) -> Transport:
     """The transport for a target. Use inside a running loop."""
+    allow_many_sockets()
     if raw_suits(target):
         from pddbench.replay.raw import RawClient
 
@@ -17,6 +18,18 @@ def make_transport(target: Target) -> Transport:
     from pddbench.replay.client import HttpClient
 
     return HttpClient(target)
+
+
+def allow_many_sockets() -> None:
+    """Raise the soft limit on open files to the hard one: its usual 1024 would end a run at a thousand streams."""
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard and soft != resource.RLIM_INFINITY:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        except (OSError, ValueError):
+            pass  # some systems refuse an unlimited soft limit: what there is must do
 
 
 def raw_suits(target: Target) -> bool:

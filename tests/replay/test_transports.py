@@ -261,3 +261,18 @@ def test_bad_lengths(length):
     """Without it two lengths, or none that is a number, would be taken for one."""
     with pytest.raises(HttpError):
         body_of(parse_head(b"HTTP/1.1 200 OK\r\nContent-Length: " + length))
+
+
+def test_many_sockets_are_allowed():
+    """Without it the usual soft limit of 1024 open files would end a run at a thousand streams."""
+    import resource
+
+    from pddbench.replay.transport import allow_many_sockets
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(256, hard), hard))
+    try:
+        allow_many_sockets()
+        assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == hard
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
