@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from pddbench import __version__, exitcodes
-from pddbench.analyze import hits, registry, trust, trust_timing
+from pddbench.analyze import counters, hits, registry, trust, trust_timing
 from pddbench.analyze.dataset import Dataset
 from pddbench.analyze.finding import Finding
 from pddbench.analyze.intervals import Figure, number
@@ -42,6 +42,7 @@ class Bucket(msgspec.Struct, kw_only=True):
 class ArmSummary(msgspec.Struct, kw_only=True):
     """One arm, phase measure. `figures` are error-adjusted (failures +inf); `ok_only` is null without failures.
 
+    `stamps` counts requests by whose stamps their times are (kernel, merged, mixed, user; see METRICS.md).
     `observed` are the smallest (`low`), median (`point`) and largest (`high`) of the rows: no estimate, no interval.
     """
 
@@ -54,6 +55,7 @@ class ArmSummary(msgspec.Struct, kw_only=True):
     speed: float
     kv_scale: float | None
     error_bar: dict[str, float | None]
+    stamps: dict[str, int] = {}
     figures: dict[str, Figure]
     ok_only: dict[str, Figure] | None
     observed: dict[str, Figure]
@@ -98,6 +100,8 @@ class RunFacts(msgspec.Struct, kw_only=True):
     currency: str
     partial: bool
     emulator_endpoints: dict[str, float] = {}
+    calibration: dict[str, Any] | None = None
+    simulated: bool = False
 
 
 class Summary(msgspec.Struct, kw_only=True):
@@ -165,6 +169,8 @@ def _facts(data: Dataset) -> RunFacts:
         currency=str((manifest.get("cost") or {}).get("currency") or "cost"),
         partial=bool(manifest.get("partial")),
         emulator_endpoints=_emulator_endpoints(data),
+        calibration=manifest.get("calibration"),
+        simulated=bool(manifest.get("simulated")),
     )
 
 
@@ -188,7 +194,8 @@ def _arm(data: Dataset, name: str, part: ArmData) -> ArmSummary:
         speed=data.speed(name),
         kv_scale=facts.get("kv_scale"),
         error_bar=_error_bar(data, name),
-        figures=figures(part, registry.keys()),
+        stamps=_counts(data.run.requests["stamps"].iloc[rows.index].dropna()),
+        figures=figures(part, registry.keys()) | counters.figures(data, name),
         ok_only=_ok_only(part) if len(failed) else None,
         observed={name: _observed(part, name) for name in registry.PAIRED},
         buckets=_buckets(part),

@@ -20,6 +20,7 @@ RULES: dict[str, Rule] = {
     "loop_lag": trust_timing.loop_lag,
     "hits": trust_rows.hits,
     "lengths": trust_rows.lengths,
+    "prompt_lengths": trust_rows.prompt_lengths,
     "throttle": trust_timing.throttle,
     "client_cpu": trust_timing.client_cpu,
     "emulator_late": trust_timing.emulator_late,

@@ -10,6 +10,7 @@ from pddbench.analyze.dataset import Dataset
 from pddbench.analyze.finding import Finding
 from pddbench.analyze.quantiles import Bools
 
+PROMPT_DRIFT_SHARE = 0.01
 UNKNOWN_BLOCK_TOKENS = 256  # slack where an endpoint's cache block is not known
 _ORDER = ("due_ns", "sent_ns", "first_byte_ns", "first_chunk_ns", "first_token_ns", "second_token_ns", "last_token_ns",
           "end_ns")  # fmt: skip
@@ -25,7 +26,8 @@ def hits(data: Dataset) -> Iterator[Finding]:
     for arm, part in data.arms.items():
         block = data.arm_facts(arm).get("block_tokens") or UNKNOWN_BLOCK_TOKENS
         rows = part.rows
-        template = np.maximum(0.0, np.nan_to_num((rows["prompt_tokens"] - rows["input_tokens_planned"]).to_numpy()))
+        template = np.nan_to_num((rows["prompt_tokens"] - rows["input_tokens_planned"]).to_numpy())
+        template = np.maximum(template, _template_tokens(data, arm))  # 0 apart where the prompt was shortened by it
         beyond = (rows["cached_tokens"] - rows["cached_tokens_ceiling"]).to_numpy() - template
         over = beyond > block
         if over.any():
@@ -40,6 +42,12 @@ def hits(data: Dataset) -> Iterator[Finding]:
                 limit=float(block),
                 unit="tokens",
             )
+
+
+def _template_tokens(data: Dataset, arm: str) -> int:
+    """What the preflight found the chat template to add: part of it stands before the prompt and is always shared."""
+    preflight = data.arm_facts(arm).get("preflight") or {}
+    return int(preflight.get("overhead_tokens") or 0)
 
 
 def lengths(data: Dataset) -> Iterator[Finding]:
@@ -61,6 +69,25 @@ def lengths(data: Dataset) -> Iterator[Finding]:
                 'output = "natural"',
                 measured=share,
                 limit=0.0,
+                unit="share",
+            )
+
+
+def prompt_lengths(data: Dataset) -> Iterator[Finding]:
+    """The endpoint counted other prompt lengths than planned: words of several tokens, a template, truncation."""
+    for arm, part in data.arms.items():
+        rows = part.rows[part.rows["ok"].to_numpy(dtype=bool) & part.rows["prompt_tokens"].notna().to_numpy()]
+        planned = float(rows["input_tokens_planned"].sum())
+        drift = float((rows["prompt_tokens"] - rows["input_tokens_planned"]).abs().sum())
+        if planned and drift > PROMPT_DRIFT_SHARE * planned:
+            yield Finding(
+                rule="prompt_lengths",
+                level="invalid",
+                arm=arm,
+                message=f"the endpoint counted prompts {100 * drift / planned:.1f}% away from the planned lengths",
+                advice="use token ids, or give the arm its tokenizer file; a shorter count may be a truncated prompt",
+                measured=drift / planned,
+                limit=PROMPT_DRIFT_SHARE,
                 unit="share",
             )
 

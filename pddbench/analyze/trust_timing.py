@@ -151,7 +151,8 @@ def emulator_late(data: Dataset) -> Iterator[Finding]:
     for arm, part in data.arms.items():
         late = emulator_late_s(data, arm)
         limit = LATE_SHARE * median_ttft_s(data, arm)
-        if math.isnan(late) and data.arm_facts(arm).get("emulated") and part.rows["ok"].any():
+        live = data.arm_facts(arm).get("emulated") and not data.run.manifest.get("simulated")
+        if math.isnan(late) and live and part.rows["ok"].any():
             yield Finding(
                 rule="emulator_late",
                 level="invalid",

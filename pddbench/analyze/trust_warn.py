@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from pddbench.analyze import counters
 from pddbench.analyze.dataset import Dataset
 from pddbench.analyze.finding import Finding
 from pddbench.analyze.intervals import as_float
@@ -45,6 +46,8 @@ def single_arm(data: Dataset) -> Iterator[Finding]:
 
 def order(data: Dataset) -> Iterator[Finding]:
     """Drift of the machine falls on the arms unequally unless their mean place in the order is the same."""
+    if data.run.manifest.get("simulated"):
+        return  # virtual time does not drift
     places: dict[str, list[int]] = {}
     for place, (arm, _) in enumerate(data.run.manifest.get("order") or []):
         places.setdefault(arm, []).append(place)
@@ -169,6 +172,22 @@ def faster_than_baseline(data: Dataset) -> Iterator[Finding]:
                 break
 
 
+def counters_disagree(data: Dataset) -> Iterator[Finding]:
+    """The server's own counters and its replies tell different hits: one of them is wrong."""
+    for one in counters.differences(data):
+        yield _warn(
+            "hits_counters",
+            f"repeat {one.repeat}: {one.source} grew by {one.counted:,.0f} tokens, the replies report "
+            f"{one.reported:,.0f}: {100 * one.off:+.1f}% of the prompt tokens",
+            "find out which is wrong: others may use the server, preempted requests may count twice, a router may "
+            "drop cached_tokens (docs/engines.md)",
+            arm=one.arm,
+            measured=abs(one.off),
+            limit=counters.DIFFER_SHARE,
+            unit="share",
+        )
+
+
 WARNINGS: tuple[Callable[[Dataset], Iterator[Finding]], ...] = (
     interrupted,
     single_arm,
@@ -179,4 +198,5 @@ WARNINGS: tuple[Callable[[Dataset], Iterator[Finding]], ...] = (
     hits_unreported,
     lengths_unreported,
     faster_than_baseline,
+    counters_disagree,
 )

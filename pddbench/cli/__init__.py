@@ -16,12 +16,19 @@ _COMMANDS = {
     "run": ("pddbench.cli.run:run", "Run an experiment: a workload on several arms, ending in a side-by-side table."),
     "replay": ("pddbench.cli.replay:replay", "Replay a trace against one live OpenAI-compatible endpoint."),
     "up": ("pddbench.cli.up:up", "Serve an emulated deployment as a live OpenAI endpoint."),
+    "simulate": ("pddbench.cli.simulate:simulate", "Run the emulated arms of an experiment in virtual time."),
     "trace": ("pddbench.cli.trace:trace", "Validate, describe, convert and make traces."),
+    "calibrate": (
+        "pddbench.cli.calibrate:calibrate",
+        "Measure this host's own error against load, with a server of known truth.",
+    ),
     "wan": ("pddbench.cli.wan:wan", "Probe the WAN backends; run commands on both sides of a link."),
-    "report": ("pddbench.cli.report:report", "Print the table of a finished run again."),
+    "report": ("pddbench.cli.report:report", "Print the table of a run again; write report.html and CI files."),
     "compare": ("pddbench.cli.compare:compare", "Compare two runs, or two arms of them."),
     "check": ("pddbench.cli.check:check", "Check a finished run against thresholds (exit 99 on a breach)."),
     "recover": ("pddbench.cli.recover:recover", "Finish the run folder of a run that was killed."),
+    "init": ("pddbench.cli.init:init", "Write an experiment file with comments, to start from."),
+    "doctor": ("pddbench.cli.doctor:doctor", "Say what will and will not work on this machine, and what to do."),
 }
 
 _EPILOG = """\b

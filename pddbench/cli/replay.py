@@ -23,10 +23,12 @@ _endpoint_options = options(
     click.option("--target-profile", default="openai", show_default=True, help="Kind of server: vllm, sglang, …"),
     click.option("--prompt", type=click.Choice(["token_ids", "text"]), help="Prompt form [by endpoint]."),
     click.option("--token-id-range", default="1000:30000", show_default=True, help="LOW:HIGH ids, special ones out."),
+    click.option("--tokenizer", type=click.Path(), help="tokenizer.json: text prompts exact to the token."),
     click.option("--block-tokens", type=click.IntRange(1), help="Block size of the endpoint's prefix cache."),
     click.option("--api-key-env", metavar="NAME", help="Environment variable that holds the API key."),
     click.option("--header", multiple=True, metavar="K=V", help="Extra request header (value never saved)."),
     click.option("--extra-body", metavar="JSON", help="Extra body fields, a JSON object."),
+    click.option("--metrics-url", help="The endpoint's counters [/metrics beside /v1]; off: none."),
     click.option("--ignore-eos", is_flag=True, help="Send ignore_eos, whatever the profile."),
 )
 _load_options = options(
@@ -101,6 +103,8 @@ def _experiment(given: dict[str, Any]) -> ex.Experiment:
         extra_body=({"ignore_eos": True} if given["ignore_eos"] else {}) | extra,
         token_id_range=_id_range(given["token_id_range"]),
         block_tokens=given["block_tokens"],
+        tokenizer=given["tokenizer"],
+        metrics_url=given["metrics_url"],
     )
     return ex.Experiment(name=given["name"], workload=work, arm=[arm], slo=_slo(given["goodput"]))
 

@@ -12,11 +12,17 @@ import click
 @click.option("--json", "as_json", is_flag=True, help="Print summary.json instead of the table.")
 @click.option("--allow", multiple=True, metavar="NAME", help="Let the trust rule NAME warn only (may be repeated).")
 @click.option("--strict", is_flag=True, help="An undecided check fails too.")
-def report(directory: Path, as_json: bool, allow: tuple[str, ...], strict: bool) -> int:
-    """Print the table of the run in DIR again; rewrite summary.json and the plots.
+@click.option(
+    "--ci",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="OUT",
+    help="Write summary.json, summary.md, junit.xml and github-action-benchmark files to the folder OUT.",
+)
+def report(directory: Path, as_json: bool, allow: tuple[str, ...], strict: bool, ci: Path | None) -> int:
+    """Print the table of the run in DIR again; rewrite summary.json, the plots and report.html.
 
     DIR is a run folder, or a folder that holds exactly one.
     """
     from pddbench.report.answer import answer
 
-    return answer(directory, allow, strict=strict, as_json=as_json)
+    return answer(directory, allow, strict=strict, as_json=as_json, ci=ci)

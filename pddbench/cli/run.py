@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from pddbench.cli.common import run_options, workload_options
+
+if TYPE_CHECKING:
+    from pddbench.workload.experiment import Experiment
 
 _FIELDS = ("seed", "repeats", "limit_requests", "idle_cap_s", "time_scale", "timing")
 
@@ -26,11 +29,16 @@ def run(experiment: Path, speed: float | None, **given: Any) -> int:
     from pddbench.workload.load import check, load_experiment
 
     loaded = load_experiment(experiment)
-    for name in _FIELDS:
-        value = given.pop(name)
-        if value is not None:
-            setattr(loaded.workload, name, value)
+    override(loaded, given)
     if speed is not None:
         loaded.emulator.speed = speed
     check(loaded, "command line")
     return conduct(loaded, RunOptions(**given))
+
+
+def override(experiment: Experiment, given: dict[str, Any]) -> None:
+    """Take the workload options out of `given` and put those that were set into the experiment."""
+    for name in _FIELDS:
+        value = given.pop(name)
+        if value is not None:
+            setattr(experiment.workload, name, value)

@@ -7,38 +7,52 @@ from typing import TYPE_CHECKING
 
 import click
 
-if TYPE_CHECKING:
-    from pddbench.trace.model import Trace
-    from pddbench.trace.stats import HitStats, Quantiles, TraceStats
-
-_FORMAT = click.option(
-    "--format", "format_name", metavar="NAME", help="canonical, mooncake or weka; default: seen from the content."
+from pddbench.cli.trace_files import (
+    FORCE,
+    FORMAT,
+    JSON,
+    SOURCE_BLOCK,
+    check_free,
+    check_side,
+    read,
+    sessions_text,
+    write,
+    write_mooncake,
+    write_side,
 )
-_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON for a machine, nothing else.")
-_FORCE = click.option("--force", is_flag=True, help="Replace an existing output file.")
+from pddbench.cli.trace_make import cache_curve, fit, observe, oracle, synth
+
+if TYPE_CHECKING:
+    from pddbench.trace.stats import HitStats, Quantiles, TraceStats
 
 
 @click.group()
 def trace() -> None:
     """Validate, describe, convert and make traces.
 
-    Traces are canonical files (*.trace.jsonl[.gz|.zst], *.trace.parquet), Mooncake JSON lines, or WEKA
-    (kv-cache-tester) session files and folders of them.
+    Traces are canonical files (*.trace.jsonl[.gz|.zst], *.trace.parquet) or files of other formats, seen from their
+    content: Mooncake with and without sessions, Dynamo's agentic rows, WEKA (kv-cache-tester) files and folders of
+    them, Qwen-Bailian, Azure, BurstGPT, TraceLab, OpenTelemetry gen_ai spans, ShareGPT-like and SWE-agent
+    conversations. What a reader assumed is said with every answer.
     """
 
 
 @trace.command()
 @click.argument("file", type=click.Path(path_type=Path))
-@_FORMAT
-@_JSON
-def validate(file: Path, format_name: str | None, as_json: bool) -> None:
+@FORMAT
+@SOURCE_BLOCK
+@JSON
+def validate(file: Path, format_name: str | None, source_block: int | None, as_json: bool) -> None:
     """Check every rule of a trace.
 
     The first violation ends it, in one sentence with file, line and field (exit 2).
     """
     import msgspec
 
-    found = _read(file, format_name)
+    from pddbench.trace.validate import validate_rows
+
+    found = read(file, format_name, source_block)
+    validate_rows(found.rows, file)
     sessions = len({row.session_id for row in found.rows})
     if as_json:
         header = found.header
@@ -52,15 +66,19 @@ def validate(file: Path, format_name: str | None, as_json: bool) -> None:
         }
         click.echo(msgspec.json.encode(report).decode())
         return
-    click.echo(f"{file}: valid, {len(found.rows):,} requests in {_sessions(sessions)} ({found.header.source_format})")
+    click.echo(
+        f"{file}: valid, {len(found.rows):,} requests in {sessions_text(sessions)} ({found.header.source_format})"
+    )
     _echo_notes(found.header.assumptions, found.header.counts)
 
 
 @trace.command()
 @click.argument("file", type=click.Path(path_type=Path))
-@_FORMAT
-@_JSON
-def stats(file: Path, format_name: str | None, as_json: bool) -> None:
+@FORMAT
+@SOURCE_BLOCK
+@click.option("--block-size", type=click.IntRange(1, 65_536), help="Show also what an engine with such blocks can hit.")
+@JSON
+def stats(file: Path, format_name: str | None, source_block: int | None, block_size: int | None, as_json: bool) -> None:
     """Describe a trace: sizes, span, prefix hits.
 
     Hits are those of an infinite cache in trace order, on both bases: `prompt` (only prompts leave KV behind, as when
@@ -68,81 +86,73 @@ def stats(file: Path, format_name: str | None, as_json: bool) -> None:
     """
     import msgspec
 
+    from pddbench.trace.blocks import block_hits
     from pddbench.trace.stats import trace_stats
 
-    figures = trace_stats(_read(file, format_name))
+    found = read(file, format_name, source_block)
+    figures = trace_stats(found)
+    blocks = [block_hits(found, block_size, basis) for basis in ("prompt", "prompt+output")] if block_size else []
     if as_json:
-        click.echo(msgspec.json.encode(figures).decode())
-    else:
-        _echo_stats(file, figures)
+        report = msgspec.to_builtins(figures)
+        if blocks:
+            report["blocks"] = {"block_size": block_size, "prompt": blocks[0], "prompt_output": blocks[1]}
+        click.echo(msgspec.json.encode(report).decode())
+        return
+    _echo_stats(file, figures)
+    if blocks:
+        click.echo(f"\nthe same in blocks of {block_size} tokens, never the whole prompt")
+        _echo_hits(*blocks)
 
 
 @trace.command()
 @click.argument("source", metavar="IN", type=click.Path(path_type=Path))
 @click.argument("out", metavar="OUT", type=click.Path(path_type=Path))
-@_FORMAT
-@_FORCE
-def convert(source: Path, out: Path, format_name: str | None, force: bool) -> None:
-    """Convert a trace to the canonical format.
+@FORMAT
+@SOURCE_BLOCK
+@click.option(
+    "--to",
+    "target",
+    type=click.Choice(["canonical", "mooncake"]),
+    help="Format of OUT; default: mooncake for *.mooncake.jsonl, else canonical.",
+)
+@click.option(
+    "--block-tokens",
+    type=click.IntRange(1, 1_000_000),
+    default=512,
+    show_default=True,
+    help="Tokens of a block in a Mooncake OUT.",
+)
+@FORCE
+def convert(
+    source: Path,
+    out: Path,
+    format_name: str | None,
+    source_block: int | None,
+    target: str | None,
+    block_tokens: int,
+    force: bool,
+) -> None:
+    """Convert a trace to the canonical format, or to Mooncake.
 
-    The suffix of OUT decides the form: .trace.jsonl, .trace.jsonl.gz, .trace.jsonl.zst or .trace.parquet. OUT appears
-    when it is complete.
+    The suffix of OUT decides the canonical form: .trace.jsonl, .trace.jsonl.gz, .trace.jsonl.zst or .trace.parquet.
+    Nothing is lost: text, roles and tools, where there are any, go to NAME.content.jsonl.zst beside it. Mooncake cannot
+    express all of a trace; what is lost is said. OUT appears when it is complete.
     """
-    _check_free(out, force)
-    found = _read(source, format_name)
-    _write(found, out)
+    target = target or ("mooncake" if out.name.endswith(".mooncake.jsonl") else "canonical")
+    check_free(out, force, any_suffix=target == "mooncake")
+    if target == "canonical":
+        check_side(source, out, force)
+    found = read(source, format_name, source_block)
+    if target == "mooncake":
+        write_mooncake(found, out, block_tokens)
+    else:
+        write(found, out)
+        write_side(found, source, out)
     _echo_notes(found.header.assumptions, found.header.counts)
 
 
-@trace.command()
-@click.option("--preset", required=True, metavar="NAME", help="Which trace to make: agentic-small.")
-@click.option(
-    "--sessions", type=click.IntRange(1, 1_000_000), default=110, show_default=True, help="How many conversations."
-)
-@click.option("--seed", type=int, default=1, show_default=True, help="The same seed makes the same trace everywhere.")
-@click.option("--out", required=True, type=click.Path(path_type=Path), help="The file to write.")
-@_FORCE
-def synth(preset: str, sessions: int, seed: int, out: Path, force: bool) -> None:
-    """Make a synthetic trace from a seed."""
-    from pddbench.errors import InputError, suggest
-    from pddbench.trace.synth import PRESETS
-
-    if preset not in PRESETS:
-        raise InputError(f"--preset {preset!r} is not known: {suggest(preset, list(PRESETS))}")
-    _check_free(out, force)
-    _write(PRESETS[preset](sessions, seed), out)
-
-
-def _read(path: Path, format_name: str | None) -> Trace:
-    from pddbench.trace.read import read_trace
-
-    return read_trace(path, format_name)
-
-
-def _check_free(out: Path, force: bool) -> None:
-    """What would fail at the end fails at the start."""
-    from pddbench.errors import InputError
-    from pddbench.trace.canonical import check_suffix
-
-    check_suffix(out)
-    if out.is_dir():
-        raise InputError(f"{out}: is a directory; give the name of a file")
-    if not out.parent.is_dir():
-        raise InputError(f"{out}: the directory {out.parent} does not exist")
-    if out.exists() and not force:
-        raise InputError(f"{out}: exists already; --force replaces it")
-
-
-def _write(made: Trace, out: Path) -> None:
-    from pddbench.trace.canonical import write_trace
-
-    write_trace(made, out)
-    sessions = len({row.session_id for row in made.rows})
-    click.echo(f"{out}: written, {len(made.rows):,} requests in {_sessions(sessions)}, {out.stat().st_size:,} bytes")
-
-
-def _sessions(n: int) -> str:
-    return f"{n:,} session{'' if n == 1 else 's'}"
+for command in (synth, fit, oracle, cache_curve, observe):
+    trace.add_command(command)
 
 
 def _echo_notes(assumptions: list[str], counts: dict[str, int]) -> None:
@@ -158,7 +168,7 @@ def _echo_stats(file: Path, figures: TraceStats) -> None:
     span = "no recorded starts" if figures.span_s is None else f"{figures.span_s:,.1f} s from first to last start"
     lengths = "" if figures.lengths == "exact" else f", lengths {figures.lengths}"
     click.echo(f"{file} ({figures.source_format}{lengths})")
-    click.echo(f"{figures.requests:,} requests in {_sessions(figures.sessions)}, {span}")
+    click.echo(f"{figures.requests:,} requests in {sessions_text(figures.sessions)}, {span}")
     click.echo("kinds: " + ", ".join(f"{kind} {n:,}" for kind, n in figures.kinds.items()))
     click.echo(f"\n{'tokens':<8}{'total':>15}{'mean':>11}{'P50':>10}{'P90':>10}{'P99':>10}{'max':>10}")
     click.echo(_quantile_line("input", figures.input_tokens, figures.input_quantiles))
@@ -173,7 +183,7 @@ def _quantile_line(name: str, total: int, q: Quantiles) -> str:
     return f"{name:<8}{total:>15,}{q.mean:>11,.1f}{q.p50:>10,}{q.p90:>10,}{q.p99:>10,}{q.max:>10,}"
 
 
-def _echo_hits(prompt: TraceStats, both: HitStats) -> None:
+def _echo_hits(prompt: TraceStats | HitStats, both: HitStats) -> None:
     """Both bases side by side: what is cached of a request is its prompt, or its prompt and its reply."""
     columns: tuple[TraceStats | HitStats, ...] = (prompt, both)
 

@@ -11,7 +11,8 @@ class Profile(msgspec.Struct, frozen=True):
     """How to speak to one kind of server. `pin` are the fields that make it produce exactly `max_tokens` tokens.
 
     `min_tokens`: the server takes that field too. `block_tokens`: default block of its prefix cache, tokens; None:
-    not known. `chat_limit`: name of the output limit on /v1/chat/completions.
+    not known. `chat_limit`: name of the output limit on /v1/chat/completions. `token_ids`: /v1/completions takes
+    them. `keep_alive_s`: as `Target.keep_alive_s`; 0: a connection for each request. See docs/engines.md.
     """
 
     name: str
@@ -19,6 +20,8 @@ class Profile(msgspec.Struct, frozen=True):
     min_tokens: bool = False
     block_tokens: int | None = None
     chat_limit: str = "max_tokens"
+    token_ids: bool = True
+    keep_alive_s: float = 0.5
     source: str = ""
 
 
@@ -27,7 +30,21 @@ _ALL = (
     Profile("vllm", {"ignore_eos": True}, True, 16, source="vLLM docs: sampling parameters; default --block-size 16"),
     Profile("sglang", {"ignore_eos": True}, True, 1, source="SGLang docs: sampling parameters; default page size 1"),
     Profile("dynamo", {"ignore_eos": True}, True, None, source="Dynamo docs: OpenAI frontend common extensions"),
-    Profile("llamacpp", {"ignore_eos": True, "cache_prompt": True}, False, 1, source="llama.cpp server README"),
+    Profile(
+        "llamacpp",
+        {"ignore_eos": True, "cache_prompt": True},
+        block_tokens=1,
+        keep_alive_s=0.0,  # it drops a connection that is used again right after a stream: seen 5 times in 300
+        source="llama.cpp server README; seen",
+    ),
+    Profile(
+        "sglang-router",
+        {"ignore_eos": True},
+        True,
+        token_ids=False,
+        source="sglang-router 0.3.2, seen: 422 for a prompt of ids; fields are passed on to the engine behind it",
+    ),
+    Profile("transformers", source="transformers serve docs: unknown fields are refused, no way to pin the length"),
     Profile("emulated", {"ignore_eos": True}, source="pddbench's own emulator: always produces max_tokens"),
 )
 PROFILES = {profile.name: profile for profile in _ALL}

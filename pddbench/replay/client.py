@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import re
 import time
 from types import SimpleNamespace
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import urlsplit
 
 import aiohttp
 from aiohttp import payload
 
-from pddbench import __version__
-from pddbench.errors import InputError
 from pddbench.replay.exchange import Exchange, Target
+from pddbench.replay.headers import hider, request_headers, request_id_value, secrets_of
+from pddbench.replay.stall import StallTimer
 from pddbench.text import printable, redact_url
 
 READ_BUFFER_BYTES = 1 << 20
 MAX_RESPONSE_BYTES = 1 << 30
 MAX_ERROR_BODY_BYTES = 64 << 10
-_SECRET_HEADER = re.compile(r"auth|key|token|secret|cookie|password", re.IGNORECASE)
 
 
 class _Body(payload.BytesPayload):
@@ -40,8 +37,9 @@ class HttpClient:
         self._target = target
         parts = urlsplit(target.url)
         self._where = f"{parts.hostname}:{parts.port or (443 if parts.scheme == 'https' else 80)}"
-        self._headers = _headers(target)
-        self._secrets = _secrets(self._headers)
+        self._headers = request_headers(target)
+        self._secrets = secrets_of(self._headers)
+        self._hide = hider(self._secrets)
         keep: dict[str, Any] = {"keepalive_timeout": target.keep_alive_s}
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(
@@ -61,18 +59,14 @@ class HttpClient:
 
     async def perform(self, exchange: Exchange, body: bytes, request_id: str) -> None:
         """See `Transport.perform`."""
-        stall = _StallTimer(exchange, self._target.stall_timeout_s)
+        stall = StallTimer(exchange, self._target.stall_timeout_s)
         try:
             await self._perform(exchange, body, request_id)
         except asyncio.CancelledError:
             if not stall.expired:
                 exchange.ending, exchange.error = "cancelled", "stopped while in flight"
                 raise
-            stall.task.uncancel()
-            exchange.ending = "timeout"
-            exchange.error = f"no byte for {self._target.stall_timeout_s:g} s"
-            if exchange.sent_ns is None:
-                exchange.error = f"no connection to {self._where} within {self._target.stall_timeout_s:g} s"
+            stall.note(exchange, self._where, self._target.stall_timeout_s)
         except (aiohttp.ClientError, OSError) as error:
             exchange.ending = "connection" if exchange.status is None else "broken"
             exchange.error = self._hide(self._sentence(error, exchange))
@@ -84,7 +78,7 @@ class HttpClient:
         async with self._session.post(
             self._target.url,
             data=_Body(body),
-            headers={**self._headers, "X-Request-Id": quote(request_id, safe="!#$&'()*+,/:;=?@[] ")},
+            headers={**self._headers, "X-Request-Id": request_id_value(request_id)},
             allow_redirects=False,
             trace_request_ctx=exchange,
         ) as response:
@@ -115,11 +109,6 @@ class HttpClient:
                     body = body.replace(secret.encode(), b"***")
                 exchange.reads.append((exchange.last_byte_ns, body))
 
-    def _hide(self, text: str) -> str:
-        for secret in self._secrets:
-            text = text.replace(secret, "***")
-        return text
-
     def _sentence(self, error: Exception, exchange: Exchange) -> str:
         """What went wrong with the connection, for a person."""
         detail = printable(str(error), 160) or type(error).__name__
@@ -128,6 +117,8 @@ class HttpClient:
         if isinstance(error, aiohttp.ClientConnectorError):
             reason = error.os_error.strerror or str(error.os_error)
             return f"cannot connect to {self._where}: {printable(reason, 120)}"
+        if isinstance(error, aiohttp.ClientPayloadError) and "Not enough data" in str(error):
+            detail = "the connection was closed before the answer's end"
         if exchange.status is not None:
             return f"the stream broke off: {detail}"
         if isinstance(error, aiohttp.ClientResponseError):
@@ -153,32 +144,6 @@ async def _keep_reads(response: aiohttp.ClientResponse, exchange: Exchange) -> N
     exchange.ending = "eof"
 
 
-class _StallTimer:
-    """Cancels the current task when no byte came for `timeout_s`. Looks once a period, costs nothing a byte."""
-
-    def __init__(self, exchange: Exchange, timeout_s: float) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self.task = task
-        self.expired = False
-        self._exchange = exchange
-        self._timeout_ns = round(timeout_s * 1e9)
-        self._loop = asyncio.get_running_loop()
-        self._handle = self._loop.call_later(timeout_s, self._look)
-
-    def _look(self) -> None:
-        left_ns = self._exchange.last_byte_ns + self._timeout_ns - time.monotonic_ns()
-        if left_ns > 0:
-            self._handle = self._loop.call_later(left_ns / 1e9, self._look)
-        else:
-            self.expired = True
-            self.task.cancel()
-
-    def cancel(self) -> None:
-        """The exchange has ended."""
-        self._handle.cancel()
-
-
 def _connection_stamps() -> aiohttp.TraceConfig:
     """Stamps the moment a connection is ready for a request, new or used before."""
 
@@ -192,32 +157,6 @@ def _connection_stamps() -> aiohttp.TraceConfig:
     config.on_connection_reuseconn.append(ready)
     config.on_connection_create_end.append(ready)
     return config
-
-
-def _headers(target: Target) -> dict[str, str]:
-    """All headers of a request; the credential is read from the environment here, and lives only in memory."""
-    headers = {
-        "Content-Type": "application/json",
-        "Accept": "text/event-stream",
-        "Accept-Encoding": "identity",
-        "User-Agent": f"pddbench/{__version__}",
-    }
-    if target.api_key_env:
-        key = os.environ.get(target.api_key_env, "").strip()
-        if not key:
-            raise InputError(f"the environment variable {target.api_key_env} (api_key_env) is not set or empty")
-        headers["Authorization"] = f"Bearer {key}"
-    headers |= target.headers
-    for name, value in headers.items():
-        if not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", name) or re.search(r"[\r\n\0]", value):
-            raise InputError(f"header {printable(name, 40)!r} has characters that cannot be sent")
-    return headers
-
-
-def _secrets(headers: dict[str, str]) -> list[str]:
-    """Header values that must never be seen: those of headers whose names say so, whole and without `Bearer`."""
-    values = [value for name, value in headers.items() if _SECRET_HEADER.search(name)]
-    return [secret for value in values for secret in (value, value.rpartition(" ")[2]) if len(secret) >= 4]
 
 
 def where(target: Target) -> str:

@@ -25,14 +25,16 @@ from pddbench.replay.health import HealthMonitor
 from pddbench.replay.pace import Deadline, Pacer
 from pddbench.replay.schedule import Schedule, Times
 from pddbench.replay.spool import SpoolWriter
-from pddbench.replay.stream import Facts, Read, interpret
-from pddbench.workload.plan import Plan
+from pddbench.replay.stream import Facts, RawRead, interpret
+from pddbench.replay.transport import make_transport
+from pddbench.timeliness import ask_for_short_slices
+from pddbench.workload.plan import BEFORE_START, Plan
 
 LEAD_NS = 50_000_000  # from the choice of t0 to t0: what is due at once is then not late
 SWITCH_S = 0.0002  # the loop waits that long for a thread that encodes a body or writes the spool
 FIRST_BODIES = 1000
-FLUSH_NS = 25_000_000
-FLUSH_PARTS = 20  # a part of the streams every 25 ms: each of them twice a second
+FLUSH_NS = 10_000_000
+FLUSH_PARTS = 50  # a part of the streams every 10 ms: each of them twice a second
 
 
 @dataclass
@@ -52,7 +54,7 @@ class ReplayJob:
     """What to send where. `bodies(i)` is the encoded body of request i; `speed` experiment ns a wall ns.
 
     `progress` is called about twice a second. `stop`, once set, ends the run: what is in flight is cancelled, what
-    is left is recorded as not sent. `transport` makes the client (default: `client.HttpClient`).
+    is left is recorded as not sent. `transport` makes the client (default: `transport.make_transport`).
     """
 
     plan: Plan
@@ -110,7 +112,7 @@ class _Engine:
         self._pacer = Pacer(self._loop)
         self._bodies = BodyStore(job.bodies)
         self._brake = Brake(job.target.max_start_rate, job.target.max_concurrency)
-        self._transport = (job.transport or _default_transport)(job.target)
+        self._transport = (job.transport or make_transport)(job.target)
         self._counts = Counts(planned=len(job.plan.requests))
         self._schedule = Schedule(job.plan, (), job.speed)
         self._open: set[int] = set(range(len(job.plan.requests)))
@@ -119,7 +121,7 @@ class _Engine:
         self._flying: dict[int, Exchange] = {}
         self._to_flush: deque[Exchange] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._kept: dict[int, list[Read]] = {}
+        self._kept: dict[int, list[RawRead]] = {}
         self._over = asyncio.Event()
         self._interrupted = False
         self._fatal: BaseException | None = None
@@ -130,10 +132,11 @@ class _Engine:
     async def run(self) -> ReplayEnd:
         """Warm up, measure, record the rest."""
         requests = self._plan.requests
-        warmup = [request.index for request in requests if request.phase == "warmup"]
-        measure = [request.index for request in requests if request.phase != "warmup"]
+        warmup = [request.index for request in requests if request.kind in BEFORE_START]
+        measure = [request.index for request in requests if request.kind not in BEFORE_START]
         watch = self._loop.create_task(self._watch_stop())
         t0_ns, exact_timer = None, self._pacer.exact
+        ask_for_short_slices()
         with quiet_interpreter():
             self._pacer.call_at(time.monotonic_ns() + FLUSH_NS, self._flush_some)
             try:
@@ -335,6 +338,7 @@ class _Engine:
             if exchange.ending is None:
                 self._flush(exchange)
                 self._to_flush.append(exchange)
+        self._spool.push()
         self._ticks += 1
         if self._ticks % FLUSH_PARTS == 0:
             self._show()
@@ -373,9 +377,3 @@ class _Engine:
         await self._abort()
         self._bodies.close()
         await self._transport.close()
-
-
-def _default_transport(target: Target) -> Transport:
-    from pddbench.replay.client import HttpClient
-
-    return HttpClient(target)

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit, urlunsplit
 import msgspec
 
 from pddbench.errors import InputError
-from pddbench.replay.stream import Ending, Read
+from pddbench.replay.stream import Ending, RawRead
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,12 +33,14 @@ class Exchange:
     """What happened to one request: raw reads and stamps (CLOCK_MONOTONIC ns), nothing interpreted.
 
     `handed_ns` is when the engine gave it to the transport; `sent_ns` when a connection was ready and the bytes
-    began to leave; `headers_ns` when the head of the response was there. `changed` tells the spool to note them.
+    began to leave; `headers_ns` when the head of the response was there. `headers_kernel` and the third element of
+    a read are the kernel's own receive stamps as it gave them (`kernel.KernelClock` reads them). `changed` tells the
+    spool to note them.
     """
 
     __slots__ = (
-        "changed", "content_type", "end_ns", "ending", "error", "handed_ns", "headers_ns", "index", "last_byte_ns",
-        "location", "reads", "reused", "sent_ns", "status",
+        "changed", "content_type", "end_ns", "ending", "error", "handed_ns", "headers_kernel", "headers_ns", "index",
+        "last_byte_ns", "location", "reads", "reused", "sent_ns", "status",
     )  # fmt: skip
 
     def __init__(self, index: int, handed_ns: int) -> None:
@@ -47,10 +49,11 @@ class Exchange:
         self.sent_ns: int | None = None
         self.reused = False
         self.headers_ns: int | None = None
+        self.headers_kernel: bytes | None = None
         self.status: int | None = None
         self.content_type = ""
         self.location = ""
-        self.reads: list[Read] = []
+        self.reads: list[RawRead] = []
         self.last_byte_ns = handed_ns
         self.end_ns: int | None = None
         self.ending: Ending | None = None

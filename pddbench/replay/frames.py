@@ -56,10 +56,11 @@ class Answered(msgspec.Struct, array_like=True):
     status: int | None
     content_type: str
     location: str
+    headers_kernel: bytes | None = None
 
 
 class Reads(msgspec.Struct, array_like=True):
-    """Reads of a body in order: (t_ns, bytes) or (t_ns, bytes, kernel_ns)."""
+    """Reads of a body in order: (t_ns, bytes) or (t_ns, bytes, the kernel's stamp as it gave it)."""
 
     index: int
     reads: list[tuple[Any, ...]]
@@ -95,14 +96,22 @@ class Health(msgspec.Struct, array_like=True):
     in_flight: int
 
 
+class ClockOffset(msgspec.Struct, array_like=True):
+    """CLOCK_REALTIME − CLOCK_MONOTONIC at a moment of the latter: what turns kernel stamps into our own time."""
+
+    t_ns: int
+    offset_ns: int
+
+
 class Closed(msgspec.Struct, array_like=True):
     """Last frame: the run came to its end (`complete`) or was stopped by a signal (`interrupted`)."""
 
     status: str
 
 
-Frame = Opened | Zero | Handed | Answered | Reads | Ended | NotSent | Health | Closed
-KINDS: tuple[type[msgspec.Struct], ...] = (Opened, Zero, Handed, Answered, Reads, Ended, NotSent, Health, Closed)
+Frame = Opened | Zero | Handed | Answered | Reads | Ended | NotSent | Health | Closed | ClockOffset
+KINDS: tuple[type[msgspec.Struct], ...] = (Opened, Zero, Handed, Answered, Reads, Ended, NotSent, Health, Closed,
+                                           ClockOffset)  # fmt: skip
 _KIND_OF = {frame: kind for kind, frame in enumerate(KINDS, start=1)}
 _DECODERS = {kind: msgspec.msgpack.Decoder(frame) for kind, frame in enumerate(KINDS, start=1)}
 _encode = msgspec.msgpack.Encoder().encode

@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from pddbench.replay.frames import Health
+from pddbench.replay.frames import ClockOffset, Health
+from pddbench.replay.kernel import sample_offset
 from pddbench.replay.pace import Pacer
 
 SAMPLE_NS = 5_000_000
@@ -15,18 +16,21 @@ ROW_NS = 250_000_000
 
 
 class HealthMonitor:
-    """Samples loop lag every 5 ms by absolute deadlines, and gives a row every 250 ms to `emit`.
+    """Samples loop lag every 5 ms by absolute deadlines, and gives a row and a sample of the clocks every 250 ms.
 
     A loop that is stuck for 35 ms misses seven deadlines; each of them is a sample, so that lag is weighed by time
     and a long stall is not one value among thousands.
     """
 
-    def __init__(self, pacer: Pacer, in_flight: Callable[[], int], emit: Callable[[Health], None]) -> None:
+    def __init__(
+        self, pacer: Pacer, in_flight: Callable[[], int], emit: Callable[[Health | ClockOffset], None]
+    ) -> None:
         self._pacer, self._in_flight, self._emit = pacer, in_flight, emit
         self._lags_ns: list[int] = []
         self._next_ns = time.monotonic_ns() + SAMPLE_NS
         self._row_ns = time.monotonic_ns()
         self._cpu_ns, self._delay_ns = time.process_time_ns(), run_delay_ns()
+        emit(ClockOffset(*sample_offset()))
         self._deadline = pacer.call_at(self._next_ns, self._sample)
 
     def stop(self) -> None:
@@ -49,6 +53,7 @@ class HealthMonitor:
         waited = delay_ns - self._delay_ns if delay_ns is not None and self._delay_ns is not None else None
         share = (cpu_ns - self._cpu_ns) / wall_ns
         self._emit(Health(now_ns, self._lags_ns, share, waited, rss_bytes(), self._in_flight()))
+        self._emit(ClockOffset(*sample_offset()))
         self._lags_ns = []
         self._row_ns, self._cpu_ns, self._delay_ns = now_ns, cpu_ns, delay_ns
 

@@ -20,9 +20,14 @@ from pddbench.replay import frames
 from pddbench.replay.exchange import Exchange
 from pddbench.replay.frames import HEAD, NO_INDEX, Answered, Frame, Reads
 
+PENDING = 256  # frames
+
 
 class SpoolWriter:
-    """Appends frames to a new file. Whatever was given to `write` leaves memory for the file at once."""
+    """Appends frames to a new file. `push` hands what was written to the thread; `close` pushes too.
+
+    Handing over wakes the thread, which costs the caller a turn of the interpreter: not for every frame.
+    """
 
     def __init__(self, path: Path, arm: str, repeat: int, requests: int) -> None:
         try:
@@ -32,16 +37,26 @@ class SpoolWriter:
         fcntl.flock(self._fd, fcntl.LOCK_EX)  # tells `recover` that this run lives; SIGKILL releases it
         self.path = path
         self._queue: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._pending: list[bytes] = []
         self._failed: OSError | None = None
         self._thread = threading.Thread(target=self._drain, name="spool", daemon=True)
         self._thread.start()
         self.write(frames.Opened(arm, repeat, requests, time.time_ns(), time.monotonic_ns()))
+        self.push()
 
     def write(self, frame: Frame) -> None:
-        """Append a frame. Raises `WorldError` once the file cannot be written any more."""
+        """Append a frame with the next `push`. Raises `WorldError` once the file cannot be written any more."""
         if self._failed is not None:
             raise WorldError(f"cannot write the spool {self.path}: {self._failed.strerror}")
-        self._queue.put(frames.pack(frame))
+        self._pending.append(frames.pack(frame))
+        if len(self._pending) >= PENDING:
+            self.push()
+
+    def push(self) -> None:
+        """Hand over what was written."""
+        if self._pending:
+            self._queue.put(b"".join(self._pending))
+            self._pending.clear()
 
     def flush_exchange(self, exchange: Exchange) -> None:
         """Append what an exchange has gathered since the last time; its reads leave memory."""
@@ -56,6 +71,7 @@ class SpoolWriter:
                     exchange.status,
                     exchange.content_type,
                     exchange.location,
+                    exchange.headers_kernel,
                 )
             )
         if exchange.reads:
@@ -65,6 +81,7 @@ class SpoolWriter:
     def close(self) -> None:
         """Wait until everything is in the file. Raises `WorldError` if something could not be written."""
         if self._thread.is_alive():
+            self.push()
             self._queue.put(None)
             self._thread.join()
             os.close(self._fd)
@@ -160,6 +177,11 @@ class Spool:
     def health(self) -> Iterable[frames.Health]:
         """The health samples, in order."""
         return self._of_kind(frames.Health)
+
+    @property
+    def clock_offsets(self) -> Iterable[frames.ClockOffset]:
+        """The samples of the two clocks' difference, in order."""
+        return self._of_kind(frames.ClockOffset)
 
     def request(self, index: int) -> RequestFrames:
         """Everything of request `index`; empty when it never came to be."""

@@ -8,6 +8,7 @@ usage, never by chunks. A stream without a finish reason is `truncated`, and wha
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, Literal
@@ -20,6 +21,13 @@ from pddbench.text import printable, redact_url
 
 Read = tuple[int, bytes] | tuple[int, bytes, int]
 """A read of a response body: CLOCK_MONOTONIC ns, the bytes, and the kernel's receive stamp on that clock if known."""
+
+Stamps = Literal["kernel", "merged", "mixed", "user"]
+"""Whose stamps a request's times are: the kernel's, for all its reads; the same, but our process was late by a gap or
+more, so that chunks of different times came in one read and share its stamp; the kernel's for some; our own."""
+
+RawRead = tuple[int, bytes] | tuple[int, bytes, bytes]
+"""A read as a transport keeps it: the kernel's stamp, if there is one, is still as the kernel gave it."""
 
 Ending = Literal["eof", "broken", "connection", "timeout", "cancelled", "too_large"]
 """How an exchange ended: `broken` after the response had begun, `connection` before."""
@@ -38,10 +46,12 @@ class Facts(msgspec.Struct):
     location: str = ""
     headers_ns: int | None = None
     error: str | None = None
+    headers_kernel_ns: int | None = None
 
 
 class StreamResult(msgspec.Struct):
-    """A request's answer. Stamps are those of the reads; lists have one element a token-bearing chunk.
+    """A request's answer. Stamps are those of the reads, the kernel's where it gave one that can be used (`stamps`);
+    `user_first_token_ns` is our own stamp in any case. Lists have one element a token-bearing chunk.
 
     `chunk_tokens` holds None where nothing tells how many tokens a chunk carries. `second_token_ns` is None when
     both first tokens came in one chunk; where the size of the first chunk is not known it is the second chunk's
@@ -57,6 +67,8 @@ class StreamResult(msgspec.Struct):
     second_token_ns: int | None = None
     last_token_ns: int | None = None
     kernel_first_token_ns: int | None = None
+    user_first_token_ns: int | None = None
+    stamps: Stamps | None = None
     chunks: int | None = None
     prompt_tokens: int | None = None
     cached_tokens: int | None = None
@@ -80,9 +92,10 @@ class StreamResult(msgspec.Struct):
     stage: list[str | None] = msgspec.field(default_factory=list)
 
 
-def interpret(reads: Sequence[Read], facts: Facts) -> StreamResult:
+def interpret(reads: Sequence[Read | RawRead], facts: Facts) -> StreamResult:
     """The meaning of one exchange, whatever it is: never raises for anything a server sent."""
-    result = StreamResult(first_byte_ns=facts.headers_ns)
+    by_kernel = facts.headers_kernel_ns
+    result = StreamResult(first_byte_ns=facts.headers_ns if by_kernel is None else by_kernel)
     if facts.status is None:
         result.outcome = "connection" if facts.ending in ("broken", "connection", "eof") else _not_ended_well(facts)
         result.error = facts.error
@@ -102,7 +115,7 @@ def interpret(reads: Sequence[Read], facts: Facts) -> StreamResult:
     return result
 
 
-def _refused(result: StreamResult, reads: Sequence[Read], facts: Facts) -> StreamResult:
+def _refused(result: StreamResult, reads: Sequence[Read | RawRead], facts: Facts) -> StreamResult:
     """A status other than 2xx: the server's own message, or where it wanted to send us."""
     result.outcome = "http_error"
     message = body_message(b"".join(read[1] for read in reads))
@@ -137,8 +150,9 @@ def _judge(result: StreamResult, reader: _Reader, facts: Facts) -> None:
 class _Reader:
     """Goes through the events of a stream once, in order."""
 
-    def __init__(self, reads: Sequence[Read]) -> None:
+    def __init__(self, reads: Sequence[Read | RawRead]) -> None:
         self._reads = reads
+        self._times = arrival_times(reads)
         self.error: str | None = None
         self.done = False
         self.dropped_bytes = 0
@@ -218,18 +232,19 @@ class _Reader:
 
     def fill(self, result: StreamResult) -> None:
         """Put what was read into a result, all but outcome and error."""
-        reads = self._reads
+        times = self._times
         result.finish_reason = self.finish_reason
         result.chunks = len(self.token_reads)
-        result.token_ns = [reads[number][0] for number in self.token_reads]
+        result.token_ns = [times[number] for number in self.token_reads]
         if self.first_chunk_read is not None:
-            result.first_chunk_ns = reads[self.first_chunk_read][0]
+            result.first_chunk_ns = times[self.first_chunk_read]
         _usage(result, self.usage)
         result.chunk_tokens = self._chunk_tokens(result.completion_tokens)
         _facts(result, self.facts)
         if self.token_reads:
-            first = reads[self.token_reads[0]]
-            result.kernel_first_token_ns = first[2] if len(first) > 2 else None
+            first = self._reads[self.token_reads[0]]
+            result.kernel_first_token_ns, result.user_first_token_ns = kernel_ns(first), first[0]
+            result.stamps = whose_stamps(self._reads, self.token_reads)
             result.output_sha256 = self._output_sha256()
             _stamps(result)
         if any(stage is not None for stage in self.stage):
@@ -250,6 +265,38 @@ class _Reader:
     def _output_sha256(self) -> str:
         text = "".join("".join(self._texts[index]) for index in sorted(self._texts))
         return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def kernel_ns(read: Read | RawRead) -> int | None:
+    """The kernel's stamp of a read on our clock; None where there is none, or it is still raw."""
+    stamp = read[2] if len(read) > 2 else None
+    return stamp if isinstance(stamp, int) else None
+
+
+def arrival_times(reads: Sequence[Read | RawRead]) -> list[int]:
+    """When each read's last byte arrived: the kernel's stamp where there is one, else ours; never going back."""
+    out: list[int] = []
+    latest = 0
+    for read in reads:
+        stamp = kernel_ns(read)
+        latest = max(latest, read[0] if stamp is None else stamp)
+        out.append(latest)
+    return out
+
+
+def whose_stamps(reads: Sequence[Read | RawRead], token_reads: Sequence[int]) -> Stamps:
+    """Whose stamps the token-bearing chunks have. A read that holds several of them was merged by our own lateness
+    when we took it later than the request's median gap (without a gap: than 1 ms) after it had arrived."""  # fmt: skip
+    used = sorted(set(token_reads))
+    stamps = [kernel_ns(reads[number]) for number in used]
+    known = [stamp for stamp in stamps if stamp is not None]
+    if len(known) < len(used):
+        return "mixed" if known else "user"
+    gaps = sorted(after - before for before, after in pairwise(known))
+    limit = gaps[len(gaps) // 2] if gaps else 1_000_000
+    chunks = Counter(token_reads)
+    late = any(chunks[n] > 1 and reads[n][0] - stamp >= limit for n, stamp in zip(used, known, strict=True))
+    return "merged" if late else "kernel"
 
 
 def whole(value: Any, limit: int = _MAX_INT32) -> int | None:

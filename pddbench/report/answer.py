@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +17,27 @@ from pddbench.report import units
 from pddbench.runfolder.load import load
 
 
-def answer(path: Path, allow: Collection[str] = (), *, strict: bool = False, as_json: bool = False) -> int:
-    """Summarise the run in `path`, write summary.json and the plots, print table and checks; returns 0, 1, 98 or 99.
+def answer(
+    path: Path, allow: Collection[str] = (), *, strict: bool = False, as_json: bool = False, ci: Path | None = None
+) -> int:
+    """Summarise the run in `path`: write summary.json, plots and report.html, print table and checks.
 
-    With `as_json` the summary, with a key `checks`, is printed instead of the table.
+    Returns 0, 1, 98 or 99. With `as_json` the summary, with a key `checks`, is printed instead of the table. Files for
+    a CI job go to the folder `ci`.
     """
+    if ci is not None:
+        ci_folder(ci)
     data = Dataset(load(path))
     summary = build(data, allow)
     plain = to_dict(summary)
     unwritten = _try_write(data, plain)
     results = evaluate(own_checks(data), data)
+    if not unwritten:
+        write_page(data, plain, results)
+    if ci is not None:
+        from pddbench.report.ci import write_ci
+
+        write_ci(ci, plain, results, strict)
     if as_json:
         print_json(plain | {"checks": msgspec.to_builtins(results)})
     else:
@@ -61,14 +72,35 @@ def own_checks(data: Dataset) -> list[Check]:
 def write(data: Dataset, summary: dict[str, Any]) -> None:
     """Write summary.json and the plots into the run folder."""
     from pddbench.report.plot import plot_dataset
+    from pddbench.report.plot_hits import plot_hits
 
     folder = data.run.path
     try:
         text = msgspec.json.format(msgspec.json.encode(summary), indent=2)
         (folder / "summary.json").write_bytes(text + b"\n")
         plot_dataset(data, folder)
+        plot_hits(data, folder)
     except OSError as error:
         raise InputError(f"{folder}: cannot be written to ({error.strerror})") from error
+
+
+def write_page(data: Dataset, summary: dict[str, Any], results: Sequence[CheckResult]) -> None:
+    """Write report.html into the run folder."""
+    from pddbench.report.html.page import page
+
+    file = data.run.path / "report.html"
+    try:
+        file.write_text(page(data, summary, results), encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"{file}: cannot be written ({error.strerror})") from error
+
+
+def ci_folder(folder: Path) -> None:
+    """Make the folder for CI files, before anything takes time."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"--ci {folder}: cannot be made ({error.strerror})") from error
 
 
 def print_json(value: Any) -> None:

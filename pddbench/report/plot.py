@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _TICKS = (0.0, 0.5, 0.9, 0.99, 0.999, 0.9999)
 _BAND = np.unique(np.round(1 - np.logspace(-0.02, -3, 60), 5))
 # Okabe and Ito: told apart by colour-blind readers too, and by line style in grey print
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _STYLES = ("-", "--", "-.", ":")
 
 
@@ -39,10 +39,10 @@ def plot_dataset(data: Dataset, out_dir: Path) -> list[Path]:
     axes = figure.add_subplot()
     most = max((len(part.rows) for part in data.arms.values()), default=1)
     for i, (name, part) in enumerate(data.arms.items()):
-        _draw(axes, part, name, _COLOURS[i % len(_COLOURS)], _STYLES[i % len(_STYLES)])
+        _draw(axes, part, name, COLOURS[i % len(COLOURS)], _STYLES[i % len(_STYLES)])
     _objective(axes, data.slo)
     _dress(axes, data, most)
-    return _save(figure, out_dir)
+    return save(figure, out_dir, "ttft")
 
 
 def spread_axis(q: Floats | float) -> Floats:
@@ -106,7 +106,7 @@ def _dress(axes: Any, data: Dataset, most: int) -> None:
     axes.grid(True, which="major", color="0.88", linewidth=0.8)
     axes.set_xlabel("percentile of all planned requests (bands: 95% by session)")
     axes.set_ylabel("TTFT from due")
-    axes.set_title(escape(_title(data)), fontsize=10)
+    axes.set_title(escape(title(data)), fontsize=10)
     axes.tick_params(which="both", labelsize=8)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
@@ -114,11 +114,12 @@ def _dress(axes: Any, data: Dataset, most: int) -> None:
         axes.legend(loc="lower right", frameon=False, fontsize=9)
 
 
-def _title(data: Dataset) -> str:
+def title(data: Dataset) -> str:
+    """The run's name, and that its WAN is no real one where that is so."""
     manifest = data.run.manifest
-    title = printable(str(manifest.get("name", data.run.path.name)), 60)
+    name = printable(str(manifest.get("name", data.run.path.name)), 60)
     wan = (manifest.get("wan") or {}).get("backend")
-    return title + (" (WAN: model, not packets)" if wan == "model" else "")
+    return name + (" (WAN: model, not packets)" if wan == "model" else "")
 
 
 def _seconds(x: float, _: int | None = None) -> str:
@@ -145,8 +146,9 @@ def escape(text: str) -> str:
     return printable(text, 80).replace("\\", "\\\\").replace("$", r"\$")
 
 
-def _save(figure: Any, out_dir: Path) -> list[Path]:
-    paths = [out_dir / "ttft.png", out_dir / "ttft.svg"]
+def save(figure: Any, out_dir: Path, name: str) -> list[Path]:
+    """Write a figure as `name`.png and `name`.svg; returns the paths."""
+    paths = [out_dir / f"{name}.png", out_dir / f"{name}.svg"]
     for path, metadata in zip(paths, _metadata(), strict=True):
         figure.savefig(path, metadata=metadata)
     return paths

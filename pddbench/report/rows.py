@@ -5,6 +5,8 @@ from __future__ import annotations
 QUANTILES = ("p50", "p90", "p99")
 
 # (section, ((label, metric, statistics), …))
+# what stands for a figure that only some arms have (served hits by the server's counters)
+NO_FIGURE = {"unit": "share", "point": None, "low": None, "high": None, "rows": 0, "withheld": "no rows"}
 SECTIONS: tuple[tuple[str, tuple[tuple[str, str, tuple[str, ...]], ...]], ...] = (
     (
         "what a user feels (all planned requests, failures are inf)",
@@ -27,6 +29,7 @@ SECTIONS: tuple[tuple[str, tuple[tuple[str, str, tuple[str, ...]], ...]], ...] =
             ("possible by token", "hit_possible", ("token_weighted",)),
             ("served per request", "hit_served", ("mean",)),
             ("served by token", "hit_served", ("token_weighted",)),
+            ("served by token, its counters", "hit_served_counters", ("token_weighted",)),
         ),
     ),
     (

@@ -10,7 +10,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from pddbench.analyze import registry
 from pddbench.analyze.money import NO_PRICE
 from pddbench.report import rows, units
 from pddbench.text import printable
@@ -55,12 +54,17 @@ def _first_line(summary: dict[str, Any]) -> Text:
     if run["wan_backend"] not in (None, "none"):
         how = "model, not packets" if run["wan_backend"] == "model" else run["wan_backend"]
         parts.append(f"WAN: {how}" + (f" ({run['wan_profile']})" if run["wan_profile"] else ""))
-    parts += _scales(arms)
+    if run.get("simulated"):
+        parts.append("simulated in virtual time, nothing was sent")
+    else:
+        parts += _scales(arms)
     parts += [
         f"{name} is a pddbench emulator at speed {speed:g}: its times are sped-up wall times"
         for name, speed in run.get("emulator_endpoints", {}).items()
     ]
     parts.append(_error_bar(arms))
+    if not run.get("simulated"):
+        parts += [_stamps(arms), _calibrated(run.get("calibration"))]
     if run["partial"]:
         parts.append("stopped early")
     text = Text(printable(run["name"], 80), style="bold")
@@ -86,6 +90,32 @@ def _error_bar(arms: dict[str, Any]) -> str:
         if seen:
             said.append(f"{word} {1e3 * max(seen):.1f}")
     return "error bar, P99 in ms: " + ", ".join(said) if said else "error bar not known"
+
+
+def _stamps(arms: dict[str, Any]) -> str:
+    """Whose stamps the arrivals have."""
+    counts: dict[str, int] = {}
+    for arm in arms.values():
+        for whose, n in arm.get("stamps", {}).items():
+            counts[whose] = counts.get(whose, 0) + n
+    if not counts:
+        return ""
+    if len(counts) == 1:
+        return f"stamps: {next(iter(counts))}"
+    total = sum(counts.values())
+    return "stamps: " + ", ".join(f"{whose} {100 * n / total:.3g}%" for whose, n in counts.items())
+
+
+def _calibrated(calibration: dict[str, Any] | None) -> str:
+    """What the host's calibration vouches for."""
+    if calibration is None:
+        return "host not calibrated"
+    if not calibration["events_s"]:
+        return f"host calibrated: an error of {calibration['error_ms']:g} ms does not hold at any load"
+    return (
+        f"host calibrated: TTFT error P99 {calibration['ttft_error_p99_ms']:.2g} ms, sending "
+        f"{calibration['drift_p99_ms']:.2g} ms up to {calibration['events_s']:,} events/s"
+    )
 
 
 def _widths(console: Console, columns: int) -> tuple[int, int]:
@@ -141,12 +171,12 @@ def _figures(
     out = []
     for label, metric, stats in wanted:
         for stat in stats:
-            figures = [summary["arms"][arm]["figures"][f"{metric}.{stat}"] for arm in arms]
+            figures = [summary["arms"][arm]["figures"].get(f"{metric}.{stat}", rows.NO_FIGURE) for arm in arms]
             reasons = {figure["withheld"] for figure in figures}
             if reasons == {"no rows"} or (reasons == {NO_PRICE} and metric != "cost_per_hour"):
                 continue
             row = _row(f"{label} {rows.name(stat)}".strip(), figures, summary["run"]["currency"])
-            out.append((label, row[1]) if metric in registry.HITS else row)  # their heading has the unit
+            out.append((label, row[1]) if metric.startswith("hit_") else row)  # their heading has the unit
     return out
 
 

@@ -12,9 +12,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pddbench.replay.kernel import KernelClock, on_our_clock
 from pddbench.replay.spool import RequestFrames, Spool, read_spool
 from pddbench.replay.stream import Facts, StreamResult, interpret
-from pddbench.runfolder.schema import EVENTS, HEALTH, REQUESTS, SCHEMA_VERSION, arrow_schema
+from pddbench.runfolder.events import RequestEvents, events_table, events_writer
+from pddbench.runfolder.schema import HEALTH, REQUESTS, SCHEMA_VERSION, arrow_schema
 from pddbench.runfolder.spooled import (
     ArmFacts,
     clear,
@@ -44,9 +46,10 @@ _FROM_STREAM = (
     "chunks", "prompt_tokens", "cached_tokens", "completion_tokens", "max_gap_token", "tokens_p", "tokens_rld",
     "tokens_md", "pipeline", "handoff_mode", "handoff_token", "handoff_rounds", "handoff_bytes", "kv_wan_bytes",
     "kv_wan_wire_bytes", "kv_wan_ns", "finish_reason", "outcome", "error", "output_sha256",
+    "stamps",
 )  # fmt: skip
 _STAMPS = ("first_byte_ns", "first_chunk_ns", "first_token_ns", "second_token_ns", "last_token_ns",
-           "kernel_first_token_ns")  # fmt: skip
+           "kernel_first_token_ns", "user_first_token_ns")  # fmt: skip
 
 
 def finish_arm(folder: Path, arm: str, repeat: int) -> None:
@@ -67,6 +70,7 @@ class _Finisher:
         self._folder, self._plan, self._facts, self._spool = folder, plan, facts, spool
         self._block = facts.block_tokens or 1
         self._times = _Times(len(plan.requests))
+        self._clock = KernelClock([(sample.t_ns, sample.offset_ns) for sample in spool.clock_offsets])
 
     def run(self) -> None:
         """All three tables; each is complete before it gets its name, `requests` last."""
@@ -92,10 +96,7 @@ class _Finisher:
 
     def _first_pass(self) -> None:
         """Rows without possible hits, and events."""
-        import pyarrow as pa
-
-        schema = _schema(EVENTS)
-        with _writer(self._part("events"), schema) as events_writer:
+        with events_writer(self._part("events")) as writer:
 
             def groups() -> Iterator[list[dict[str, Any]]]:
                 for first in range(0, len(self._plan.requests), ROWS_A_GROUP):
@@ -104,7 +105,7 @@ class _Finisher:
                         row, event = self._row(request)
                         rows.append(row)
                         events.append(event)
-                    events_writer.write_table(pa.Table.from_pylist(events, schema=schema))
+                    writer.write_table(events_table(events, self._facts.arm, self._facts.repeat))
                     yield rows
 
             self._write("rows", REQUESTS, groups())
@@ -128,22 +129,19 @@ class _Finisher:
                 writer.write_table(table.cast(schema))
                 first += table.num_rows
 
-    def _row(self, request: PlannedRequest) -> tuple[dict[str, Any], dict[str, Any]]:
+    def _row(self, request: PlannedRequest) -> tuple[dict[str, Any], RequestEvents]:
         """A request's row and its events."""
         frames = self._spool.request(request.index)
         row = _planned(request, self._facts, self._block)
-        event: dict[str, Any] = {
-            "request_id": request.request_id, "arm": self._facts.arm, "repeat": self._facts.repeat,
-            "gaps_us": [], "chunk_tokens": [], "stage": [],
-        }  # fmt: skip
+        event = RequestEvents(request.request_id)
         if frames.handed is None:
             self._not_sent(row, frames)
             return row, event
-        result = interpret(frames.reads, _exchange_facts(frames))
+        result = interpret(on_our_clock(frames.reads, self._clock), _exchange_facts(frames, self._clock))
         self._times.note(request.index, frames, result)
         self._sent(row, frames, result)
-        event["gaps_us"] = [self._us(after - before) for before, after in pairwise(result.token_ns)]
-        event["chunk_tokens"], event["stage"] = result.chunk_tokens, result.stage
+        event.gaps_us = [self._us(after - before) for before, after in pairwise(result.token_ns)]
+        event.chunk_tokens, event.stage = result.chunk_tokens, result.stage
         return row, event
 
     def _not_sent(self, row: dict[str, Any], frames: RequestFrames) -> None:
@@ -260,7 +258,7 @@ def _planned(request: PlannedRequest, facts: ArmFacts, block: int) -> dict[str, 
     }
 
 
-def _exchange_facts(frames: RequestFrames) -> Facts:
+def _exchange_facts(frames: RequestFrames, clock: KernelClock) -> Facts:
     """What the transport knew of an exchange; one without an end was in flight when the run was killed."""
     answered, ended = frames.answered, frames.ended
     facts = Facts("cancelled", error=KILLED)
@@ -269,6 +267,8 @@ def _exchange_facts(frames: RequestFrames) -> Facts:
     if answered is not None:
         facts.status, facts.headers_ns = answered.status, answered.headers_ns
         facts.content_type, facts.location = answered.content_type, answered.location
+        if answered.headers_kernel is not None and answered.headers_ns is not None:
+            facts.headers_kernel_ns = clock.monotonic_ns(answered.headers_kernel, answered.headers_ns)
     return facts
 
 

@@ -17,11 +17,13 @@ OUTCOMES = ("ok", "truncated", "http_error", "stream_error", "timeout", "cancell
 
 _IDENTITY = {"request_id": "string", "session_id": "string", "turn": "int32", "kind": "string",
              "arm": "string", "repeat": "int32", "phase": "string"}  # fmt: skip
+# Times of arrival are the kernel's where `stamps` says so (kernel, merged; mixed: of some reads); user: our own. The
+# kernel's and our own stamp of the first token are both kept.
 # sent_ns: a connection was ready and the request began to leave. connect_wait_ns: what it waited for one (0: reused).
 # Our own lateness is therefore sent - due - throttle_wait - connect_wait. first_byte_ns: the response's head was there.
 _TIMES = ("scheduled_ns", "ready_ns", "due_ns", "throttle_wait_ns", "connect_wait_ns", "sent_ns", "first_byte_ns",
           "first_chunk_ns", "first_token_ns", "second_token_ns", "last_token_ns", "end_ns",
-          "kernel_first_token_ns")  # fmt: skip
+          "kernel_first_token_ns", "user_first_token_ns")  # fmt: skip
 _TOKENS = ("input_tokens_planned", "prompt_tokens", "cached_tokens_planned", "cached_tokens_possible",
            "cached_tokens_ceiling", "cached_tokens", "output_tokens_planned", "completion_tokens",
            "chunks")  # fmt: skip
@@ -39,6 +41,7 @@ REQUESTS: dict[str, str] = {
     "handoff_rounds": "int32",
     **dict.fromkeys(("handoff_bytes", "kv_wan_bytes", "kv_wan_wire_bytes", "kv_wan_ns"), "int64"),
     "http_status": "int32",
+    "stamps": "string",
     **dict.fromkeys(("finish_reason", "outcome", "error", "plan_sha256", "body_sha256", "output_sha256"), "string"),
 }
 

@@ -33,6 +33,7 @@ class RunOptions:
     strict: bool = False
     as_json: bool = False
     quiet: bool = False
+    simulated: bool = False
 
 
 def conduct(experiment: Experiment, options: RunOptions) -> int:
@@ -44,6 +45,8 @@ def conduct(experiment: Experiment, options: RunOptions) -> int:
     check_names(experiment.allow)
     parse_checks(experiment.check, [arm.name for arm in experiment.arm])
     prepared = prepare(experiment, options.wan)
+    if options.simulated and any(setup.spec is None for setup in prepared.arms):
+        raise InputError("only emulated arms can be simulated: leave the arms with a base_url out")
     if options.dry_run:
         _show_plan(prepared, options, to_stderr=False)
         return exitcodes.GOOD
@@ -90,12 +93,15 @@ def make_folder(folder: Path, force: bool) -> Path:
 def _run_and_answer(prepared: Prepared, folder: Path, options: RunOptions) -> int:
     """Traffic and what comes of it: the manifest exists from the first moment and is completed at the end."""
     from pddbench.report.answer import answer
-    from pddbench.runner.execute import execute
+    from pddbench.runner.execute import execute, execute_simulated
+    from pddbench.runner.simulate import simulated_salts
 
-    salts = fresh_salts(prepared.experiment.workload.repeats)
-    facts: dict[str, Any] = manifest.build(prepared, salts)
+    work = prepared.experiment.workload
+    salts = simulated_salts(work.repeats, work.seed) if options.simulated else fresh_salts(work.repeats)
+    facts: dict[str, Any] = manifest.build(prepared, salts) | {"simulated": options.simulated}
     manifest.write(folder, facts)
-    signal_code = execute(prepared, folder, facts, salts, quiet=options.quiet)
+    run_all = execute_simulated if options.simulated else execute
+    signal_code = run_all(prepared, folder, facts, salts, quiet=options.quiet)
     facts["finished_utc"] = manifest.utc_now()
     manifest.write(folder, facts)
     codes = [signal_code] if signal_code else []

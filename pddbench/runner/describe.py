@@ -75,7 +75,17 @@ def lines(prepared: Prepared) -> list[str]:
         out.append(f"planned cost of tokens: {facts['cost']:.2f} {prepared.experiment.cost.currency}")
     if facts["counts"]:
         out.append("counted: " + ", ".join(f"{name} {n}" for name, n in sorted(facts["counts"].items())))
-    return out + [f"note: {note}" for note in facts["notes"]]
+    out += [f"note: {note}" for note in facts["notes"]]
+    return out + ([f"note: {doubt}"] if (doubt := instrument_doubt(prepared)) else [])
+
+
+def instrument_doubt(prepared: Prepared) -> str | None:
+    """What this host's calibration has against the load of one run; None when nothing."""
+    from pddbench.calibrate.store import warning
+
+    measured = prepared.plan.measured
+    tokens = sum(request.output_tokens for request in measured)
+    return warning(tokens, len(measured), prepared.duration_s() / max(1, len(prepared.order)))
 
 
 def _where(setup: ArmSetup) -> str:

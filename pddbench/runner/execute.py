@@ -53,6 +53,31 @@ def execute(
         return stop.exit_code
 
 
+def execute_simulated(
+    prepared: Prepared, folder: Path, facts: dict[str, Any], salts: dict[int, str], *, quiet: bool
+) -> int | None:
+    """Every arm and repeat in virtual time; returns the signal's exit code if one stopped it between two of them."""
+    from pddbench.runfolder.finish import clear, save_plan
+    from pddbench.runner.simulate import spool_arm
+
+    setups = {setup.name: setup for setup in prepared.arms}
+    with catching() as stop, make_progress(quiet, len(prepared.order)) as progress:
+        for arm, repeat in prepared.order:
+            if stop.number is not None:
+                facts["partial"], facts["signal"] = True, stop.number
+                break
+            progress.begin(arm, repeat)
+            save_plan(folder, repeat, prepared.plan)
+            setup = setups[arm]
+            assert setup.spec is not None
+            bodies = writer_of(setup, prepared.plan, salts[repeat])
+            spool_arm(folder, arm, repeat, setup.spec, prepared.plan, bodies, setup.chat)
+            facts["runs"].append({"arm": arm, "repeat": repeat, "status": "complete"})
+            manifest.write(folder, facts)
+        clear(folder)
+        return stop.exit_code
+
+
 def in_loop(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
     """Run a coroutine on uvloop where it is installed, else on asyncio's own loop."""
     try:
@@ -106,7 +131,7 @@ class _Run:
             save_arm(self._folder, setup.name, self._repeat, setup.speed, setup.block_tokens)
             started_utc = manifest.utc_now()
             try:
-                end = in_loop(lambda: self._replay(url))
+                end = self._scraped(url) if deployment is None else in_loop(lambda: self._replay(url))
                 if deployment is not None:
                     _save_server(self._folder, setup.name, self._repeat, end.t0_ns, deployment)
             finally:
@@ -114,6 +139,17 @@ class _Run:
                     finish_arm(self._folder, setup.name, self._repeat)
         self._facts["runs"].append(self._record(started_utc, end))
         manifest.write(self._folder, self._facts)
+
+    def _scraped(self, url: str) -> ReplayEnd:
+        """Replay against a real endpoint, with its own counters before, during and after."""
+        from pddbench.deploy import scrape
+
+        setup = self._setup
+        with scrape.Scraper(scrape.metrics_url(setup.arm.metrics_url, url)) as scraper:
+            end = in_loop(lambda: self._replay(url))
+        scrape.save(scraper, self._folder, setup.name, self._repeat, end.t0_ns or 0)
+        self._facts["arms"][setup.name]["metrics"] = scraper.facts
+        return end
 
     async def _replay(self, url: str) -> ReplayEnd:
         from pddbench.replay.engine import ReplayJob, replay

@@ -10,6 +10,8 @@ from typing import Any
 
 import msgspec
 
+from pddbench.analyze import money
+from pddbench.calibrate import store as calibration
 from pddbench.runfolder.schema import SCHEMA_VERSION
 from pddbench.runner import host
 from pddbench.runner.prepare import ArmSetup, Prepared
@@ -80,6 +82,7 @@ def build(prepared: Prepared, salts: dict[int, str]) -> dict[str, Any]:
         "git": host.git_state(Path(__file__).parent),
         "partial": False,
         "signal": None,
+        "calibration": calibration.quoted(),
         "runs": [],
     }
 
@@ -91,7 +94,7 @@ def _arm(setup: ArmSetup, prepared: Prepared) -> dict[str, Any]:
         role_facts = {name: {"chip": role.chip.name, "count": role.count} for name, role in spec.roles.items()}
     else:
         role_facts = {name: {"chip": role.chip, "count": role.count} for name, role in roles.items()}
-    return {
+    facts: dict[str, Any] = {
         "emulated": setup.arm.emulated,
         "base_url": redact_url(setup.arm.base_url) if setup.arm.base_url else None,
         "url": redact_url(setup.url) if setup.url else None,
@@ -101,34 +104,14 @@ def _arm(setup: ArmSetup, prepared: Prepared) -> dict[str, Any]:
         "speed": setup.speed,
         "kv_scale": spec.kv_scale if spec else None,
         "roles": role_facts,
-        "line": uses_line(setup),
-        "cost_per_hour": cost_per_hour(setup, prepared),
+        "line": setup.arm.line,
         "cache_domain": redact_url(str(setup.facts["cache_domain"])) if setup.arm.base_url else setup.arm.name,
         "spec": msgspec.to_builtins(spec) if spec else None,
         "preflight": None,
     }
-
-
-def uses_line(setup: ArmSetup) -> bool:
-    """Whether the WAN line is part of the arm's cost: as the arm says, else when it decodes in the other datacentre."""
-    if setup.arm.line is not None:
-        return setup.arm.line
-    if setup.spec is not None:
-        return setup.spec.arm != "baseline"
-    return "MD" in setup.arm.roles
-
-
-def cost_per_hour(setup: ArmSetup, prepared: Prepared) -> float | None:
-    """Price of all roles and the line an hour; None when a role or its chip's price is not known."""
-    cost = prepared.experiment.cost
-    roles: list[tuple[str, int]] = (
-        [(role.chip.name, role.count) for role in setup.spec.roles.values()]
-        if setup.spec
-        else [(role.chip, role.count) for role in setup.arm.roles.values()]
-    )
-    if not roles or any(chip not in cost.chips for chip, _ in roles):
-        return None
-    return sum(cost.chips[chip] * count for chip, count in roles) + (cost.line if uses_line(setup) else 0.0)
+    facts["line"] = money.uses_line(facts)
+    facts["cost_per_hour"] = money.cost_per_hour(facts, msgspec.to_builtins(prepared.experiment.cost))
+    return facts
 
 
 def write(folder: Path, manifest: dict[str, Any]) -> None:

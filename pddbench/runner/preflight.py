@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 from pddbench.errors import WorldError
-from pddbench.replay.exchange import Exchange, Target
+from pddbench.replay.exchange import Exchange, Target, Transport
 from pddbench.replay.stream import Facts, StreamResult, interpret
 from pddbench.runner.prepare import ArmSetup
 from pddbench.text import printable, redact_url
@@ -20,13 +20,15 @@ _PROBE_OUTPUT_TOKENS = 2
 
 def target_of(setup: ArmSetup, url: str, **more: Any) -> Target:
     """Where and how an arm's requests go."""
-    return Target(url=url, headers=setup.arm.headers, api_key_env=setup.arm.api_key_env, **more)
+    arm, keep_alive_s = setup.arm, setup.profile.keep_alive_s
+    return Target(url=url, headers=arm.headers, api_key_env=arm.api_key_env, keep_alive_s=keep_alive_s, **more)
 
 
 def writer_of(setup: ArmSetup, plan: Plan, salt: str) -> BodyWriter:
     """The bodies of `plan` for an arm under a salt."""
+    words = setup.words
     return BodyWriter(
-        PromptBook(plan, salt, setup.arm.token_id_range),
+        PromptBook(plan, salt, setup.arm.token_id_range if setup.token_ids else (0, len(words))),
         plan,
         model=setup.arm.model or "emulated",
         chat=setup.chat,
@@ -34,16 +36,17 @@ def writer_of(setup: ArmSetup, plan: Plan, salt: str) -> BodyWriter:
         fields=setup.fields,
         limit_field=setup.profile.chat_limit if setup.chat else "max_tokens",
         min_tokens=setup.profile.min_tokens and bool(setup.pin),
+        words=words,
         overhead_tokens=setup.overhead_tokens,
     )
 
 
 async def preflight(setup: ArmSetup, url: str) -> dict[str, Any]:
     """Probe an arm and learn its template's overhead. Raises `WorldError` in one sentence unless it streams well."""
-    from pddbench.replay.client import HttpClient
+    from pddbench.replay.transport import make_transport
 
     emulator = await emulator_facts(url) if setup.spec is None else None
-    client = HttpClient(target_of(setup, url, stall_timeout_s=60.0))
+    client = make_transport(target_of(setup, url, stall_timeout_s=60.0))
     try:
         result = await _ask(client, writer_of(setup, _probe_plan(), f"preflight/{secrets.token_hex(8)}")(0))
     finally:
@@ -68,7 +71,7 @@ async def preflight(setup: ArmSetup, url: str) -> dict[str, Any]:
     }
 
 
-async def _ask(client: Any, body: bytes) -> StreamResult:
+async def _ask(client: Transport, body: bytes) -> StreamResult:
     exchange = Exchange(0, time.monotonic_ns())
     await client.perform(exchange, body, "preflight")
     assert exchange.ending is not None

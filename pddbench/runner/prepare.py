@@ -7,15 +7,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import urlsplit
 
 from pddbench.deploy.profiles import PROFILES, Profile
 from pddbench.errors import InputError
+from pddbench.replay.exchange import endpoint_url
 from pddbench.runner.order import cache_domain, palindromic
 from pddbench.trace.model import Trace
 from pddbench.workload.experiment import Arm, Experiment
 from pddbench.workload.load import arm_speed
 from pddbench.workload.plan import Plan, make_plan, planned_duration_s
+from pddbench.workload.tokenizer import single_token_words
+from pddbench.workload.words import WORDS
 
 if TYPE_CHECKING:
     from pddbench.deploy.emulator.spec import EmulatorSpec
@@ -35,6 +38,7 @@ class ArmSetup:
     block_tokens: int | None
     url: str | None = None
     spec: EmulatorSpec | None = None
+    words: tuple[str, ...] = WORDS  # of text prompts
     overhead_tokens: int = 0
     facts: dict[str, Any] = field(default_factory=dict)
 
@@ -158,6 +162,8 @@ def _setup(arm: Arm, experiment: Experiment, backend: str) -> ArmSetup:
         setup.url = endpoint_url(str(arm.base_url), endpoint)
         _check_key(arm)
     setup.pin = dict(setup.profile.pin) if exact else {}
+    if arm.tokenizer is not None:
+        setup.words = single_token_words(arm.tokenizer)
     setup.facts["cache_domain"] = cache_domain(arm)
     return setup
 
@@ -165,13 +171,6 @@ def _setup(arm: Arm, experiment: Experiment, backend: str) -> ArmSetup:
 def _check_key(arm: Arm) -> None:
     if arm.api_key_env and not os.environ.get(arm.api_key_env):
         raise InputError(f"arm {arm.name!r}: environment variable {arm.api_key_env} (api_key_env) is not set")
-
-
-def endpoint_url(base_url: str, endpoint: str) -> str:
-    """`endpoint` (`/v1/…`) under a base URL given with or without `/v1`; a path before it is kept, a query too."""
-    parts = urlsplit(base_url)
-    path = parts.path.rstrip("/").removesuffix("/v1")
-    return urlunsplit((parts.scheme, parts.netloc, path + endpoint, parts.query, ""))
 
 
 def hit_histogram(plan: Plan, edges: Sequence[float]) -> list[int]:

@@ -69,7 +69,7 @@ def write_trace(trace: Trace, path: Path | str) -> None:
     write = _writer(path)
     validate_rows(trace.rows, path)
     try:
-        with _replacing(path) as file:
+        with replacing(path) as file:
             write(trace, file)
     except OSError as error:
         raise InputError(f"{path}: cannot be written ({error.strerror or error})") from error
@@ -91,7 +91,7 @@ def _writer(path: Path) -> Callable[[Trace, IO[bytes]], None]:
 
 
 @contextlib.contextmanager
-def _replacing(path: Path) -> Iterator[IO[bytes]]:
+def replacing(path: Path) -> Iterator[IO[bytes]]:
     """A file that takes the place of `path` when all went well."""
     descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:

@@ -55,8 +55,27 @@ class Header(msgspec.Struct, omit_defaults=True):
     extra: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
+class Content(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """Text of a request: the prompt is the first `shared_messages` of the context of `shares_with`, then `messages`.
+
+    Messages are kept as they were found. `tools` are its tool definitions, `extra` what else its format told of it.
+    """
+
+    request_id: str
+    messages: list[Any]
+    reply: Any = None
+    shares_with: str | None = None
+    shared_messages: int = 0
+    tools: Any = None
+    extra: dict[str, Any] = {}
+
+
 class Trace(msgspec.Struct):
-    """A header and its rows, in file order (donors before those that share with them)."""
+    """A header and its rows, in file order (donors before those that share with them).
+
+    `content` is the text of the requests, where a format has it and the trace was read from that format.
+    """
 
     header: Header
     rows: list[Row]
+    content: list[Content] | None = None

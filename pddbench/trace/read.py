@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -9,28 +10,77 @@ import msgspec
 
 from pddbench.errors import InputError, TraceError, suggest
 from pddbench.text import printable
+from pddbench.trace.azure import read_azure
+from pddbench.trace.bailian import read_bailian
+from pddbench.trace.burstgpt import read_burstgpt
 from pddbench.trace.canonical import read_canonical
+from pddbench.trace.conversations import read_sharegpt, read_sweagent
+from pddbench.trace.dynamo import read_dynamo
 from pddbench.trace.model import Trace
 from pddbench.trace.mooncake import read_mooncake
-from pddbench.trace.source import PARQUET_MAGIC, check_file, file_sha256, head, numbered_lines, read_content
+from pddbench.trace.mooncake_sessions import read_cumulative, read_delta, read_sessions
+from pddbench.trace.otel import read_otel
+from pddbench.trace.source import PARQUET_MAGIC, check_file, file_sha256, head, is_json, numbered_lines, read_content
+from pddbench.trace.tracelab import read_tracelab
 from pddbench.trace.weka import folder_sha256, read_weka
 
-FORMATS = {"canonical": read_canonical, "mooncake": read_mooncake, "weka": read_weka}
+FORMATS: dict[str, Callable[[Path], Trace]] = {
+    "canonical": read_canonical,
+    "mooncake": read_mooncake,
+    "mooncake-sessions": read_sessions,
+    "mooncake-cumulative": read_cumulative,
+    "mooncake-delta": read_delta,
+    "dynamo": read_dynamo,
+    "weka": read_weka,
+    "bailian": read_bailian,
+    "azure": read_azure,
+    "burstgpt": read_burstgpt,
+    "tracelab": read_tracelab,
+    "otel": read_otel,
+    "sharegpt": read_sharegpt,
+    "sweagent": read_sweagent,
+}
+_WITH_BLOCKS: dict[str, Callable[[Path, int | None], Trace]] = {
+    "mooncake": read_mooncake,
+    "mooncake-sessions": read_sessions,
+    "mooncake-cumulative": read_cumulative,
+    "mooncake-delta": read_delta,
+    "dynamo": read_dynamo,
+    "bailian": read_bailian,
+}
 
 # fields that tell a format by its first object; the first that fits
 _SIGNS: tuple[tuple[str, frozenset[str]], ...] = (
     ("canonical", frozenset({"schema_version"})),
+    ("dynamo", frozenset({"request_id", "hash_ids", "wait_for"})),
+    ("dynamo", frozenset({"request_id", "hash_ids", "output_length"})),
+    ("tracelab", frozenset({"session_id", "round_index", "prefix_tokens"})),
     ("canonical", frozenset({"request_id", "input_tokens"})),
     ("bailian", frozenset({"chat_id", "timestamp"})),
+    ("mooncake-sessions", frozenset({"session_id", "output_length"})),
     ("mooncake", frozenset({"timestamp", "input_length"})),
     ("weka", frozenset({"requests", "block_size"})),
     ("weka", frozenset({"requests"})),
+    ("otel", frozenset({"spans"})),
+    ("otel", frozenset({"resourceSpans"})),
+    ("otel", frozenset({"span_id", "attributes"})),
+    ("otel", frozenset({"spanId", "attributes"})),
+    ("sharegpt", frozenset({"conversations"})),
+    ("sharegpt", frozenset({"conversation"})),
+    ("sweagent", frozenset({"history"})),
 )
-_KNOWN_BUT_NOT_READ = {"bailian": "Qwen-Bailian"}
+_CSV_SIGNS: tuple[tuple[str, frozenset[str]], ...] = (
+    ("azure", frozenset({"TIMESTAMP", "ContextTokens"})),
+    ("burstgpt", frozenset({"Timestamp", "Request tokens"})),
+    ("tracelab", frozenset({"round_idx", "prefix_len"})),
+)
 
 
-def read_trace(path: str | Path, format: str | None = None) -> Trace:
-    """The trace in `path` (a folder: WEKA sessions). Raises `TraceError` or `InputError`, one sentence each."""
+def read_trace(path: str | Path, format: str | None = None, block_tokens: int | None = None) -> Trace:
+    """The trace in `path` (a folder: WEKA sessions). Raises `TraceError` or `InputError`, one sentence each.
+
+    `block_tokens`: the size of the blocks that ids stand for, where a format has ids and does not tell their size.
+    """
     path = Path(path)
     if format is not None and format not in FORMATS:
         raise InputError(f"unknown trace format {printable(format)!r}: {suggest(format, list(FORMATS))}")
@@ -40,7 +90,12 @@ def read_trace(path: str | Path, format: str | None = None) -> Trace:
         return read_weka(path)
     check_file(path)
     head(path)  # refuses what is no text before a reader stumbles over it
-    return FORMATS[format or detect_format(path)](path)
+    name = format or detect_format(path)
+    if block_tokens is None:
+        return FORMATS[name](path)
+    if name not in _WITH_BLOCKS:
+        raise InputError(f"--source-block-tokens is for {', '.join(_WITH_BLOCKS)}, but {path} is {name}")
+    return _WITH_BLOCKS[name](path, block_tokens)
 
 
 def sha256_of(path: str | Path) -> str:
@@ -50,33 +105,67 @@ def sha256_of(path: str | Path) -> str:
 
 def detect_format(path: Path) -> str:
     """The name of the format of a file, from its first line (or, of one JSON document, all of it)."""
-    start = head(path)
-    if start.startswith(PARQUET_MAGIC):
+    if head(path).startswith(PARQUET_MAGIC):
         return "canonical"
-    found = _first_object(path)
+    _, line = next(numbered_lines(path))
+    if line[:1] == b"[":
+        return _detect_array(path)
+    if line[:1] != b"{":
+        return _detect_csv(path, line)
+    found = _first_object(path, line)
     fields = frozenset(found)
     for name, sign in _SIGNS:
         if sign <= fields:
-            if name in _KNOWN_BUT_NOT_READ:
-                raise TraceError(path, 1, None, f"this looks like {_KNOWN_BUT_NOT_READ[name]}, which is not read yet")
             return name
-    shown = ", ".join(printable(field, 30) for field in list(found)[:6]) or "none"
-    raise TraceError(path, 1, None, f"unknown trace format (fields: {shown}); {_known()}")
+    if "messages" in fields:  # a trajectory is one document, a data set has one a line
+        return "sharegpt" if is_json(line) else "sweagent"
+    if "event" in fields and b'"dynamo.' in line:
+        problem = "this is Dynamo's own request trace; convert it by its `request_trace_to_mooncake --agentic` first"
+        raise TraceError(path, 1, None, problem)
+    raise TraceError(path, 1, None, f"unknown trace format (fields: {_shown(found)}); {_known()}")
 
 
-def _first_object(path: Path) -> dict[str, Any]:
+def _detect_array(path: Path) -> str:
+    """A JSON array is a trajectory (of messages) or a data set (of conversations)."""
+    try:
+        items = msgspec.json.decode(read_content(path), type=list[msgspec.Raw])
+        first = msgspec.json.decode(items[0], type=dict[str, msgspec.Raw]) if items else {}
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        problem = f"the file starts with an array that is not valid JSON or holds no objects; {_known()}"
+        raise TraceError(path, 1, None, f"unknown trace format: {problem}") from error
+    if "role" in first:
+        return "sweagent"
+    if any(name in first for name in ("conversations", "conversation", "messages")):
+        return "sharegpt"
+    raise TraceError(path, 1, None, f"unknown trace format (an array; fields: {_shown(first)}); {_known()}")
+
+
+def _detect_csv(path: Path, line: bytes) -> str:
+    columns = [name.strip() for name in line.decode(errors="replace").split(",")]
+    for name, sign in _CSV_SIGNS:
+        if sign <= frozenset(columns):
+            return name
+    if columns[0].isdigit():
+        problem = "a CSV without a header is no trace (ServeGen's parameters of clients look like this)"
+    else:
+        problem = f"neither JSON nor the header of a CSV that is known; {_known()}"
+    raise TraceError(path, 1, None, f"unknown trace format: {problem}")
+
+
+def _first_object(path: Path, line: bytes) -> dict[str, Any]:
     """The JSON object on the first line, or the one that is the whole file."""
-    _, line = next(numbered_lines(path))
     decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
-    for data in (line, read_content(path) if line[:1] == b"{" else None):
-        if data is None:
-            continue
+    for data in (line, None):
         try:
-            return decoder.decode(data)
+            return decoder.decode(read_content(path) if data is None else data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             continue
-    what = "an object that is not valid JSON" if line[:1] == b"{" else "no JSON object"
-    raise TraceError(path, 1, None, f"unknown trace format: the file starts with {what}; {_known()}")
+    problem = f"unknown trace format: the file starts with an object that is not valid JSON; {_known()}"
+    raise TraceError(path, 1, None, problem)
+
+
+def _shown(fields: Iterable[str]) -> str:
+    return ", ".join(printable(field, 30) for field in list(fields)[:6]) or "none"
 
 
 def _known() -> str:

@@ -8,11 +8,12 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
+import json
 import re
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, TypeVar, cast
+from typing import IO, Any, TypeVar, cast
 
 import msgspec
 
@@ -127,6 +128,35 @@ def decode(
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         problem = f"not valid JSON ({printable(str(error))})"
         raise TraceError(path, line if isinstance(line, int) else line(), at or None, problem) from error
+
+
+def decode_any(data: bytes, path: Path, line: int | None = None) -> Any:
+    """`data` as whatever JSON it is: a line of the file, or (without `line`) all of it, the line then being found."""
+    try:
+        return msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        problem = f"not valid JSON ({printable(str(error), 120)})"
+        raise TraceError(path, _line_of_error(data) if line is None else line, None, problem) from error
+
+
+def is_json(data: bytes) -> bool:
+    """Is it one whole JSON value?"""
+    try:
+        msgspec.json.decode(data, type=msgspec.Raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+    return True
+
+
+def _line_of_error(document: bytes) -> int:
+    """Line at which a document stops being JSON; 1 where only its meaning is wrong."""
+    try:
+        json.loads(document)
+    except json.JSONDecodeError as error:
+        return error.lineno
+    except (UnicodeDecodeError, RecursionError):
+        return 1
+    return 1
 
 
 def explain(message: str, at: str = "") -> tuple[str | None, str]:

@@ -24,7 +24,7 @@ SUBAGENT_SHARE = 0.08  # of the sessions
 SUBAGENT_TURNS = 2
 
 
-def agentic_small(sessions: int = 110, seed: int = 1) -> Trace:
+def agentic_small(sessions: int = 130, seed: int = 1) -> Trace:
     """A small agentic trace: `sessions` conversations of 4 to 6 turns on one shared system prompt of 8192 tokens.
 
     A turn's prompt is the context before it (prompt and reply) plus a tool result: mostly 20-300 tokens, at times

@@ -11,12 +11,16 @@ Timing = Literal["think", "trace", "none"]
 ArmKind = Literal["baseline", "naive", "pdd"]
 
 
-class _Strict(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+class _Strict(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """A table of the experiment file: unknown keys are errors."""
 
 
 class Workload(_Strict):
-    """A trace and how it is sent. Times in seconds, rates a second; `session_rate` excludes `time_scale` != 1."""
+    """A trace and how it is sent. Times in seconds, rates a second; `session_rate` excludes `time_scale` != 1.
+
+    `cache`: `cold` (warm-ups have tokens of their own), `primed` (what sessions share is sent before the start, with
+    the run's salt), `steady` (the first `warmup_sessions` of the trace fill the caches, unmeasured).
+    """
 
     trace: str
     format: str | None = None
@@ -28,13 +32,15 @@ class Workload(_Strict):
     time_scale: float = 1.0
     prompt: Literal["token_ids", "text"] = "token_ids"
     history: Literal["recorded"] = "recorded"
-    cache: Literal["cold"] = "cold"
+    cache: Literal["cold", "primed", "steady"] = "cold"
     output: Literal["exact", "natural"] = "exact"
     on_parent_failure: Literal["continue", "abandon"] = "continue"
     seed: int = 1
     repeats: int = 1
     limit_requests: int | None = None
     warmups: int = 0
+    warmup_sessions: int = 0  # cache = "steady": the first sessions run as the others do but are not measured
+    ramp_s: float | None = None  # session arrivals rise from nothing to session_rate over this time
     max_start_rate: float | None = None  # requests a second; a brake, never the pacer
     max_concurrency: int | None = None
     stall_timeout_s: float = 300.0  # no byte for that long: outcome `timeout`
@@ -109,7 +115,9 @@ class Arm(_Strict):
     extra_body: dict[str, Any] = {}
     cache_domain: str | None = None
     token_id_range: tuple[int, int] = (1000, 30000)  # [low, high) ids free of special tokens
+    tokenizer: str | None = None  # tokenizer.json: text prompts exact to the token (extra `text`)
     block_tokens: int | None = None  # block size of the endpoint's prefix cache; None: not known
+    metrics_url: str | None = None  # the endpoint's counters; default: /metrics beside its /v1; "off": none
     cost_per_mtok_input: float | None = None
     cost_per_mtok_output: float | None = None
     roles: dict[str, Role] = {}

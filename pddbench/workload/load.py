@@ -39,10 +39,17 @@ def load_experiment(path: Path) -> ex.Experiment:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: not valid TOML: {error}") from None
     experiment = convert(data, str(path))
-    if not Path(experiment.workload.trace).is_absolute():
-        experiment.workload.trace = str((path.parent / experiment.workload.trace).resolve())
+    experiment.workload.trace = _beside(path, experiment.workload.trace)
+    for arm in experiment.arm:
+        if arm.tokenizer is not None:
+            arm.tokenizer = _beside(path, arm.tokenizer)
     check(experiment, str(path))
     return experiment
+
+
+def _beside(path: Path, name: str) -> str:
+    """A file named in an experiment file, relative to that file."""
+    return name if Path(name).is_absolute() else str((path.parent / name).resolve())
 
 
 def convert(data: dict[str, Any], where: str) -> ex.Experiment:
@@ -115,7 +122,15 @@ def _check_workload(work: ex.Workload, where: str) -> None:
         where,
         "workload.session_rate and workload.time_scale exclude each other: the rate already sets the pace",
     )
-    for name in ("session_rate", "burstiness", "time_scale", "max_start_rate", "stall_timeout_s"):
+    _require(
+        (work.cache == "steady") == (work.warmup_sessions > 0),
+        where,
+        "workload.cache = 'steady' and workload.warmup_sessions = N (sessions not measured) belong together",
+    )
+    _require(
+        work.ramp_s is None or needs_rate, where, "workload.ramp_s needs an arrival with a session_rate to rise to"
+    )
+    for name in ("session_rate", "burstiness", "time_scale", "max_start_rate", "stall_timeout_s", "ramp_s"):
         value = getattr(work, name)
         _require(value is None or 0 < value < 1e6, where, f"workload.{name} = {value}: must be above 0 (and sane)")
     _require(
@@ -123,7 +138,14 @@ def _check_workload(work: ex.Workload, where: str) -> None:
         where,
         f"workload.idle_cap_s = {work.idle_cap_s}: seconds, cannot be negative",
     )
-    for name, least in (("repeats", 1), ("limit_requests", 1), ("max_concurrency", 1), ("warmups", 0), ("seed", 0)):
+    for name, least in (
+        ("repeats", 1),
+        ("limit_requests", 1),
+        ("max_concurrency", 1),
+        ("warmups", 0),
+        ("seed", 0),
+        ("warmup_sessions", 0),
+    ):
         value = getattr(work, name)
         _require(value is None or value >= least, where, f"workload.{name} = {value}: must be at least {least}")
 
@@ -169,6 +191,11 @@ def _check_external(arm: ex.Arm, work: ex.Workload, where: str, at: str) -> None
         parts.port  # noqa: B018 - reading it validates it
     except ValueError:
         raise InputError(f"{where}: {at}: base_url {arm.base_url!r} has an impossible port") from None
+    _require(
+        arm.metrics_url in (None, "off") or str(arm.metrics_url).startswith(("http://", "https://")),
+        where,
+        f"{at}: metrics_url {arm.metrics_url!r} is neither an http:// or https:// URL nor 'off'",
+    )
     _require(bool(arm.model), where, f"{at}: model is missing: name the model the endpoint serves")
     _require(
         arm.profile in PROFILES,
@@ -184,6 +211,16 @@ def _check_external(arm: ex.Arm, work: ex.Workload, where: str, at: str) -> None
         work.prompt == "text" or arm.endpoint != "/v1/chat/completions",
         where,
         f"{at}: /v1/chat/completions cannot take token ids: set workload.prompt = 'text'",
+    )
+    _require(
+        work.prompt == "text" or PROFILES[arm.profile].token_ids,
+        where,
+        f"{at}: profile {arm.profile!r} takes no token ids: set workload.prompt = 'text' (replay: --prompt text)",
+    )
+    _require(
+        arm.tokenizer is None or work.prompt == "text",
+        where,
+        f"{at}: tokenizer is for text prompts: set workload.prompt = 'text'",
     )
     low, high = arm.token_id_range
     _require(0 <= low < high, where, f"{at}: token_id_range [{low}, {high}) must be 0 <= low < high")

@@ -15,6 +15,7 @@ from pddbench.workload.arrival import session_starts_s
 from pddbench.workload.experiment import Workload
 
 NS = 1_000_000_000
+BEFORE_START = ("warmup", "prime")  # kinds of requests that are sent, and have ended, before t0
 
 
 class PlannedRequest(msgspec.Struct, frozen=True):
@@ -97,8 +98,13 @@ def make_plan(trace: Trace, work: Workload) -> Plan:
             )
         )
     measured = len(requests)
+    if work.cache == "steady":
+        requests = _steady(requests, work.warmup_sessions)
+    if work.cache == "primed":
+        requests = _primed(requests)
+        counts["primes"] = len(requests) - measured
     requests += _warmups(requests, work)
-    counts["warmups"] = len(requests) - measured
+    counts["warmups"] = len(requests) - measured - counts["primes"]
     digest = hashlib.sha256("".join(request.plan_sha256 for request in requests).encode()).hexdigest()
     return Plan(requests, work.timing, digest, {k: v for k, v in counts.items() if v}, notes)
 
@@ -169,6 +175,61 @@ def request_sha256(prompt: Sequence[Segment], ids: Sequence[str], output_tokens:
     """Identity of what is asked, before any salt: where each token comes from, and how many are wanted."""
     parts = [f"{ids[seg.owner]}[{seg.start}:{seg.end}]" for seg in prompt]
     return hashlib.sha256("\n".join([*parts, str(output_tokens)]).encode()).hexdigest()
+
+
+def _steady(requests: list[PlannedRequest], sessions: int) -> list[PlannedRequest]:
+    """The first `sessions` sessions, by their start, are not measured: they bring the caches into their state."""
+    order: dict[str, int] = {}
+    for request in sorted(requests, key=lambda r: (r.start_ns is None, r.start_ns or 0)):
+        order.setdefault(request.session_id, len(order))
+    if sessions >= len(order):
+        raise InputError(f"workload.warmup_sessions = {sessions} leaves none of the {len(order)} sessions to measure")
+    return [
+        msgspec.structs.replace(request, phase="warmup") if order[request.session_id] < sessions else request
+        for request in requests
+    ]
+
+
+def _primed(requests: list[PlannedRequest]) -> list[PlannedRequest]:
+    """What sessions share with one another, sent once before the start: the longest shared part of each such donor.
+
+    The planned hits follow: everything primed is there from the first request on.
+    """
+    from pddbench.trace.hits import possible_hits
+
+    shared: dict[int, int] = {}
+    for request in requests:
+        donor = request.prefix_of
+        if donor >= 0 and requests[donor].session_id != request.session_id:
+            shared[donor] = max(shared.get(donor, 0), request.prefix_tokens)
+    primes = [
+        msgspec.structs.replace(
+            requests[donor],
+            index=len(requests) + n,
+            request_id=f"prime-{n}",
+            session_id=f"prime-{n}",
+            turn=0,
+            kind="prime",
+            phase="warmup",
+            parents=(),
+            start_ns=0,
+            gap_ns=0,
+            prefix_of=donor,
+            prefix_tokens=tokens,
+            input_tokens=tokens,
+            output_tokens=1,
+            cached_tokens_planned=0,
+            plan_sha256=hashlib.sha256(f"prime\n{requests[donor].plan_sha256}\n{tokens}".encode()).hexdigest(),
+        )
+        for n, (donor, tokens) in enumerate(shared.items())
+    ]
+    everything = requests + primes
+    turn_ns = [*range(len(requests)), *range(-len(primes), 0)]  # primes are asked for, and answered, first
+    hits = possible_hits(everything, [request.prefix_of for request in everything], turn_ns, turn_ns)
+    return [
+        msgspec.structs.replace(request, cached_tokens_planned=min(int(hit), request.input_tokens - 1))
+        for request, hit in zip(everything, hits, strict=True)
+    ]
 
 
 def _warmups(requests: list[PlannedRequest], work: Workload) -> list[PlannedRequest]:

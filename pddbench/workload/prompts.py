@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -78,11 +78,14 @@ class PromptBook:
             self._kept_tokens -= len(self._own.popitem(last=False)[1])
         return ids
 
-    def text(self, index: int, overhead_tokens: int = 0) -> str:
-        """The prompt as words, one common word a token, `overhead_tokens` fewer (what a chat template adds)."""
+    def text(self, index: int, words: Sequence[str] = WORDS, overhead_tokens: int = 0) -> str:
+        """The prompt as words, one word a token, `overhead_tokens` fewer (what a chat template adds).
+
+        Ids index `words`, so they must be drawn from [0, len(words)).
+        """
         ids = self.ids(index)
         keep = max(1, len(ids) - overhead_tokens)
-        return " ".join([WORDS[i] for i in (ids[:keep] % len(WORDS)).tolist()])
+        return " ".join([words[i] for i in ids[:keep].tolist()])
 
 
 class BodyWriter:
@@ -99,12 +102,13 @@ class BodyWriter:
         fields: Mapping[str, Any],
         limit_field: str,
         min_tokens: bool,
+        words: Sequence[str] = WORDS,
         overhead_tokens: int = 0,
     ) -> None:
         self._book, self._plan = book, plan
         self._chat, self._token_ids = chat, token_ids
         self._limit_fields = (limit_field, "min_tokens") if min_tokens else (limit_field,)
-        self._overhead_tokens = overhead_tokens
+        self._words, self._overhead_tokens = words, overhead_tokens
         self._base = {
             "model": model,
             "stream": True,
@@ -117,11 +121,11 @@ class BodyWriter:
         """The body of request `index`, JSON."""
         body = dict(self._base)
         if self._chat:
-            body["messages"] = [{"role": "user", "content": self._book.text(index, self._overhead_tokens)}]
+            body["messages"] = [{"role": "user", "content": self._book.text(index, self._words, self._overhead_tokens)}]
         elif self._token_ids:
             body["prompt"] = self._book.ids(index).tolist()
         else:
-            body["prompt"] = self._book.text(index, self._overhead_tokens)
+            body["prompt"] = self._book.text(index, self._words, self._overhead_tokens)
         for field in self._limit_fields:
             body[field] = self._plan.requests[index].output_tokens
         return msgspec.json.encode(body)

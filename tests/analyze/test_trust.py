@@ -46,6 +46,11 @@ def short(repeat, requests, *_):
     requests["completion_tokens"][7] -= 1
 
 
+def truncated_prompts(repeat, requests, *_):
+    requests["prompt_tokens"] = [n * 0.9 // 1 for n in requests["input_tokens_planned"]]
+    requests["prompt_tokens"] = [int(n) for n in requests["prompt_tokens"]]
+
+
 def held(repeat, requests, *_):
     requests["throttle_wait_ns"][7] = 2_000_000
 
@@ -82,6 +87,7 @@ def overloaded(repeat, requests, *_):
         ("loop_lag", slow_loop),
         ("hits", warm_cache),
         ("lengths", short),
+        ("prompt_lengths", truncated_prompts),
         ("throttle", held),
         ("client_cpu", busy),
         ("emulator_late", late_emulator),

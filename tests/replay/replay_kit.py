@@ -6,6 +6,7 @@ import json
 
 from pddbench.replay.engine import ReplayJob, replay
 from pddbench.replay.exchange import Target
+from pddbench.replay.kernel import KernelClock, on_our_clock
 from pddbench.replay.spool import Spool, SpoolWriter, read_spool
 from pddbench.replay.stream import Facts, StreamResult, interpret
 from pddbench.workload.plan import Plan, PlannedRequest
@@ -48,8 +49,9 @@ def result(spool: Spool, index: int) -> StreamResult:
     """The meaning of one request of a spool."""
     one = spool.request(index)
     answered, ended = one.answered, one.ended
+    clock = KernelClock([(sample.t_ns, sample.offset_ns) for sample in spool.clock_offsets])
     return interpret(
-        [tuple(read) for read in one.reads],
+        on_our_clock(one.reads, clock),
         Facts(
             ended.ending,
             answered.status if answered else None,

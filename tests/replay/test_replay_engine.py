@@ -198,7 +198,7 @@ async def test_speed_divides_times(tmp_path):
 
 async def test_warmups_end_before_t0(tmp_path):
     """Without it warm-up traffic would overlap what is measured."""
-    requests = [request(0), request(1, phase="warmup"), request(2, phase="warmup")]
+    requests = [request(0), request(1, phase="warmup", kind="warmup"), request(2, phase="warmup", kind="warmup")]
     async with truth_server(stream(GOOD, first_s=0.05)) as server:
         end, spool = await run(plan(*requests), server.url, tmp_path)
     assert all(spool.request(i).ended.end_ns < end.t0_ns for i in (1, 2))
@@ -229,7 +229,8 @@ async def test_parent_failure(rule, tmp_path):
 async def test_stop_records_everything(tmp_path):
     """Without it a signal would lose what was in flight, and what was never sent."""
     stop = asyncio.Event()
-    requests = [request(0), request(1, parents=(0,)), request(2, start_ns=3600_000 * MS), request(3, phase="warmup")]
+    late = request(2, start_ns=3600_000 * MS)
+    requests = [request(0), request(1, parents=(0,)), late, request(3, phase="warmup", kind="warmup")]
 
     def reply(seen):
         if seen.request_id == "r3":

@@ -53,7 +53,7 @@ async def test_rows_of_a_run(tmp_path):
         request(0, input_tokens=100, cached_tokens_planned=99),
         request(1, parents=(0,), gap_ns=500 * MS, prefix_of=0, prefix_tokens=90, input_tokens=120,
                 cached_tokens_planned=90),
-        request(2), request(3, start_ns=10**15), request(4, phase="warmup"),
+        request(2), request(3, start_ns=10**15), request(4, phase="warmup", kind="warmup"),
     ]  # fmt: skip
 
     def reply(seen):

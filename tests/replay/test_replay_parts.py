@@ -14,8 +14,8 @@ from replay_kit import MS, plan, request
 from pddbench.errors import InputError
 from pddbench.replay import frames, pace
 from pddbench.replay.bodies import BodyStore
-from pddbench.replay.client import _headers, _secrets
 from pddbench.replay.exchange import Target, endpoint_url
+from pddbench.replay.headers import request_headers, secrets_of
 from pddbench.replay.schedule import Schedule
 
 
@@ -193,22 +193,22 @@ def test_urls_that_cannot_be_used(base):
         endpoint_url(base, "/v1/completions")
 
 
-def test_headers_and_secrets(monkeypatch):
+def test_headers_andsecrets_of(monkeypatch):
     """Without it a missing key would be found by the server, or a header's secret not be known as one."""
     target = Target(
         url="http://h", api_key_env="PDDBENCH_TEST_KEY", headers={"X-Api-Token": "abcdef", "X-Team": "blue"}
     )
     monkeypatch.delenv("PDDBENCH_TEST_KEY", raising=False)
     with pytest.raises(InputError, match="PDDBENCH_TEST_KEY"):
-        _headers(target)
+        request_headers(target)
     monkeypatch.setenv("PDDBENCH_TEST_KEY", "sk-1234")
-    headers = _headers(target)
+    headers = request_headers(target)
     assert headers["Accept-Encoding"] == "identity"
-    assert {"sk-1234", "abcdef"} <= set(_secrets(headers))
-    assert "blue" not in _secrets(headers)
+    assert {"sk-1234", "abcdef"} <= set(secrets_of(headers))
+    assert "blue" not in secrets_of(headers)
     for bad in ({"X Y": "1"}, {"X": "a\r\nb: c"}):
         with pytest.raises(InputError, match="characters that cannot be sent"):
-            _headers(Target(url="http://h", headers=bad))
+            request_headers(Target(url="http://h", headers=bad))
 
 
 def test_frames_survive_packing():

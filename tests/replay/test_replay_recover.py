@@ -165,5 +165,7 @@ def test_a_run_that_is_still_going_on(tmp_path):
         assert child.stdout.readline() == b"ready\n"
         with pytest.raises(InputError, match="still going on"):
             recover(folder)
+        while not path.stat().st_size:  # its thread writes the first frame when it gets a turn
+            time.sleep(0.01)
         child.stdin.close()
     assert recover(folder)[0].error is None

@@ -93,7 +93,8 @@ def test_both_tokens_in_one_read_but_two_chunks():
 def test_kernel_stamp_of_the_first_token():
     """Without it kernel receive stamps, where a transport has them, would be lost."""
     result = interpret([(5, chat({"role": "assistant"}), 4), (9, text("a", "stop"), 8)], facts())
-    assert (result.first_token_ns, result.kernel_first_token_ns) == (9, 8)
+    assert (result.first_token_ns, result.kernel_first_token_ns, result.user_first_token_ns) == (8, 8, 9)
+    assert (result.first_chunk_ns, result.stamps) == (4, "kernel")
 
 
 def test_output_hash_is_of_the_text():

@@ -1,7 +1,8 @@
 """Order of arms, salts, and what must never reach a file."""
 
+from pddbench.replay.exchange import endpoint_url
 from pddbench.runner.order import arm_salts, palindromic
-from pddbench.runner.prepare import endpoint_url, is_loopback
+from pddbench.runner.prepare import is_loopback
 from pddbench.runner.redact import redact_argv, redact_config, redact_text
 from pddbench.workload.experiment import Arm
 

@@ -90,13 +90,28 @@ def test_sessions_are_not_taken_for_whole_prompts(tmp_path):
         read_mooncake(path)
 
 
-@pytest.mark.parametrize("field", ["timestamp", "input_length", "output_length", "hash_ids"])
+@pytest.mark.parametrize("field", ["timestamp", "input_length", "output_length"])
 def test_missing_field_is_named(tmp_path, field):
-    """Absent lengths or ids must not become 0 or an empty list."""
+    """Absent times and lengths must not become 0."""
     path = write(tmp_path / "t.jsonl", [FIVE[0], {k: v for k, v in FIVE[1].items() if k != field}])
     with pytest.raises(TraceError, match="is missing") as caught:
         read_mooncake(path)
     assert (caught.value.line, caught.value.field) == (2, field)
+
+
+def test_rows_without_ids_are_said(tmp_path):
+    """AIPerf leaves ids out where nothing is shared; a reader that took it for a mistake could not read its files."""
+    trace = read_mooncake(
+        write(tmp_path / "t.jsonl", [FIVE[0], {"timestamp": 0, "input_length": 9, "output_length": 1}])
+    )
+    assert trace.header.counts == {"rows_without_ids": 1}
+    assert trace.rows[1].prefix_of is None and any("wholly fresh" in text for text in trace.header.assumptions)
+
+
+def test_block_size_may_be_given(tmp_path):
+    """Other engines write other blocks; read as 512 they would give a wrong hit rate."""
+    trace = read_mooncake(write(tmp_path / "t.jsonl", [line(0, 60, 2, [1, 2]), line(1, 60, 2, [1, 3])]), 32)
+    assert trace.rows[1].prefix_tokens == 32 and trace.header.block_tokens == 32 and not trace.header.counts
 
 
 def test_gzip_crlf_and_no_final_newline(tmp_path):

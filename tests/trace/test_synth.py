@@ -20,7 +20,7 @@ COMMITTED = Path(__file__).resolve().parents[2] / "traces" / "agentic-small.trac
 
 def test_the_committed_trace_is_what_the_generator_makes():
     """Otherwise the quickstart replays something that nobody can make again."""
-    assert read_trace(COMMITTED) == agentic_small(110, 1)
+    assert read_trace(COMMITTED) == agentic_small(130, 1)
 
 
 def test_its_readme_shows_what_the_commands_print():
@@ -36,15 +36,15 @@ def test_its_readme_shows_what_the_commands_print():
 
 def test_it_is_as_promised():
     """Enough sessions and requests for an honest P90, a low-hit minority, sub-agents that join."""
-    trace = agentic_small(110, 1)
+    trace = agentic_small(130, 1)
     rows = trace.rows
     main = [row for row in rows if row.kind != "subagent"]
     turns = Counter(row.session_id for row in main)
-    assert len(turns) == 110 and 500 <= len(rows) <= 600
-    assert set(turns.values()) == {4, 5, 6} and len(main) / 110 >= 4.2
+    assert len(turns) == 130 and 600 <= len(rows) <= 720
+    assert set(turns.values()) == {4, 5, 6} and len(main) / 130 >= 4.2
     assert 12_000 <= sum(row.input_tokens for row in rows) / len(rows) <= 18_000
     low = [row for row in main if row.parents and row.input_tokens - row.prefix_tokens >= 4000]
-    assert 0.10 <= len(low) / (len(main) - 110) <= 0.20
+    assert 0.10 <= len(low) / (len(main) - 130) <= 0.20
     assert {row.kind for row in low} == {"tool", "edit", "compaction"}
     joins = [row for row in rows if len(row.parents) == 2]
     assert len(joins) == len({row.session_id for row in rows if row.kind == "subagent"}) and 4 <= len(joins) <= 16

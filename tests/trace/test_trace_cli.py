@@ -7,7 +7,8 @@ from click.testing import CliRunner
 
 from pddbench.cli import main
 from pddbench.cli.trace import trace as group
-from pddbench.trace.read import read_trace
+from pddbench.trace.content import messages_of, read_content_file
+from pddbench.trace.read import FORMATS, read_trace
 from pddbench.trace.synth import agentic_small
 
 LINE = '{"timestamp": 0, "input_length": 600, "output_length": 5, "hash_ids": [1, 2]}\n'
@@ -110,3 +111,61 @@ def test_every_command_has_help():
         assert all(getattr(option, "help", "x") for option in command.params if option.param_type_name == "option"), (
             name
         )
+
+
+CHAT = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}, {"role": "user", "content": "r"}]
+
+
+@pytest.fixture
+def trajectory(tmp_path):
+    path = tmp_path / "x.traj"
+    path.write_text(json.dumps({"history": [*CHAT, {"role": "assistant", "content": "b"}]}))
+    return path
+
+
+def test_text_goes_to_the_side_file_and_on(tmp_path, trajectory):
+    """Text that a conversion drops cannot be had again from the canonical file."""
+    first, second = tmp_path / "a.trace.parquet", tmp_path / "b.trace.jsonl.zst"
+    assert "a.content.jsonl.zst: written, the text of 2 requests" in run("convert", trajectory, first)
+    assert "b.content.jsonl.zst" in run("convert", first, second)
+    kept = read_content_file(tmp_path / "b.content.jsonl.zst")
+    assert messages_of(kept) == {"x/0": CHAT[:1], "x/1": CHAT}
+    run("convert", second, tmp_path / "b.trace.jsonl")  # the same name: the side file is already its own
+    assert read_content_file(tmp_path / "b.content.jsonl.zst") == kept
+
+
+def test_an_old_side_file_is_not_replaced_in_passing(tmp_path, trajectory, capsys):
+    """It may be the only copy of another trace's text."""
+    (tmp_path / "a.content.jsonl.zst").write_text("old")
+    code, text = fails(capsys, "convert", trajectory, tmp_path / "a.trace.jsonl")
+    assert code == 2 and "a.content.jsonl.zst" in text and "--force" in text
+    run("convert", trajectory, tmp_path / "a.trace.jsonl", "--force")
+    assert len(read_content_file(tmp_path / "a.content.jsonl.zst")) == 2
+
+
+def test_convert_to_mooncake_says_what_is_lost(tmp_path, mooncake, trajectory, capsys):
+    """Sessions, gaps and text have no place there; a user must not learn it from the results."""
+    out = run("convert", mooncake, tmp_path / "o.mooncake.jsonl", "--block-tokens", 64)
+    assert "lost:" in out and "in blocks of 64 tokens" in out
+    again = read_trace(tmp_path / "o.mooncake.jsonl", block_tokens=64)
+    assert [row.input_tokens for row in again.rows] == [600] * 3
+    assert "lost: nothing" in run("convert", mooncake, tmp_path / "o.any", "--to", "mooncake")
+    code, text = fails(capsys, "convert", trajectory, tmp_path / "p.mooncake.jsonl")
+    assert code == 2 and "no recorded start" in text and not (tmp_path / "p.mooncake.jsonl").exists()
+
+
+def test_block_size_of_the_source(tmp_path, capsys):
+    """Where the file does not say it, it can be said; where there are no blocks, it is no use."""
+    path = tmp_path / "m.jsonl"
+    path.write_text(LINE.replace("600", "20") * 2)
+    assert json.loads(run("stats", path, "--json", "--source-block-tokens", 10))["hit_tokens"] == 20
+    azure = tmp_path / "a.csv"
+    azure.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03,5,1\n")
+    code, text = fails(capsys, "validate", azure, "--source-block-tokens", 16)
+    assert code == 2 and "is azure" in text
+
+
+def test_help_names_every_format():
+    """A format that help does not name is not found."""
+    found = CliRunner().invoke(group, ["stats", "--help"]).stdout
+    assert all(name in found.replace("\n", " ") for name in FORMATS)

@@ -117,3 +117,40 @@ def test_empty_trace_is_refused():
     """Without it, an empty trace prints an empty success."""
     with pytest.raises(InputError, match="no requests"):
         plan([])
+
+
+SHARED = [
+    row("a", "s1", start_s=0.0),
+    row("a2", "s1", 1, parents=("a",), gap_s=1.0, prefix_of="a", prefix_tokens=110, input_tokens=160),
+    row("b", "s2", start_s=1.0, prefix_of="a", prefix_tokens=60, input_tokens=90),
+    row("c", "s3", start_s=2.0, prefix_of="a", prefix_tokens=80, input_tokens=85),
+]
+
+
+def test_primed_sends_what_sessions_share_and_plans_those_hits():
+    """Without it, a primed run would call its warm hits a fault, or prime nothing."""
+    made = plan(SHARED, cache="primed")
+    (prime,) = [r for r in made.requests if r.kind == "prime"]
+    assert (prime.phase, prime.prefix_of, prime.input_tokens, prime.output_tokens) == ("warmup", 0, 80, 1)
+    assert [r.cached_tokens_planned for r in made.measured] == [80, 100, 60, 80]
+    assert [r.cached_tokens_planned for r in plan(SHARED).measured] == [0, 100, 60, 80]
+    assert made.counts["primes"] == 1
+
+
+def test_steady_measures_all_but_the_first_sessions():
+    """Without it, cold first sessions sit in a figure that is said to be of the steady state."""
+    made = plan(SHARED, cache="steady", warmup_sessions=1)
+    assert [r.request_id for r in made.measured] == ["b", "c"]
+    assert [r.start_ns for r in made.requests] == [0, None, NS, 2 * NS]
+    with pytest.raises(InputError, match="leaves none"):
+        plan(SHARED, cache="steady", warmup_sessions=3)
+
+
+def test_ramp_brings_the_rate_up_and_keeps_the_order():
+    """Without it, a ramp could lose sessions or offer another rate after it."""
+    rows = [row(f"r{i}", f"s{i}", start_s=float(i)) for i in range(400)]
+    flat = [r.start_ns / NS for r in plan(rows, arrival="constant", session_rate=2.0).requests]
+    ramped = [r.start_ns / NS for r in plan(rows, arrival="constant", session_rate=2.0, ramp_s=60.0).requests]
+    assert ramped == sorted(ramped)
+    assert ramped[-1] == pytest.approx(flat[-1] + 30)
+    assert sum(t < 60 for t in ramped) == pytest.approx(60, abs=1)  # half of 2/s x 60 s

@@ -2,13 +2,17 @@
 
 import msgspec
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pddbench.errors import InputError
 from pddbench.trace.model import Header, Row, Trace
 from pddbench.workload.experiment import Workload
 from pddbench.workload.plan import make_plan
 from pddbench.workload.prompts import BodyWriter, PromptBook, draw
+from pddbench.workload.tokenizer import single_token_words
+from pddbench.workload.words import WORDS
 
 
 @st.composite
@@ -78,6 +82,55 @@ def test_bodies():
     assert ids["prompt"] == book.ids(0).tolist()
     assert (ids["max_tokens"], ids["min_tokens"], ids["ignore_eos"], ids["stream"]) == (7, 7, True, True)
     assert ids["stream_options"] == {"include_usage": True}
-    chat = BodyWriter(book, plan, chat=True, token_ids=False, overhead_tokens=8, **common_fields)
+    worded = PromptBook(plan, "salt", (0, len(WORDS)))
+    chat = BodyWriter(worded, plan, chat=True, token_ids=False, overhead_tokens=8, **common_fields)
     content = msgspec.json.decode(chat(0))["messages"][0]["content"]
     assert len(content.split()) == 42
+
+
+@pytest.fixture(scope="module")
+def tokenizer_file(tmp_path_factory):
+    """A byte-level BPE of our own, trained on a few hundred made-up words."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    letters = "abcdefghijkl"
+    words = [a + b + c for a in letters for b in "aeiou" for c in letters]
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(vocab_size=1500, initial_alphabet=pre_tokenizers.ByteLevel.alphabet())
+    tokenizer.train_from_iterator([" ".join(words + ["the"] * 50)] * 50 + words * 20 + ["the"] * 500, trainer)
+    path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
+    tokenizer.save(str(path))
+    return path
+
+
+@given(traces())
+@settings(max_examples=40, deadline=None)
+def test_text_prompts_are_exact_to_the_token(tokenizer_file, trace):
+    """Without it, text re-tokenises to other lengths and prefixes break at the joins (TRAPS 28)."""
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(tokenizer_file))
+    words = single_token_words(str(tokenizer_file))
+    plan = make_plan(trace, Workload(trace="t"))
+    book = PromptBook(plan, "salt", (0, len(words)))
+    encoded = [np.array(tokenizer.encode(book.text(r.index, words)).ids) for r in plan.requests]
+    for request in plan.requests:
+        assert len(encoded[request.index]) == request.input_tokens
+        for other in range(request.index):
+            assert common(encoded[request.index], encoded[other]) == common(book.ids(request.index), book.ids(other))
+
+
+def test_tokenizer_files_that_cannot_be_used(tmp_path):
+    """Without it, a wrong tokenizer file ends in a traceback or in prompts of other lengths."""
+    from tokenizers import Tokenizer, models
+
+    with pytest.raises(InputError, match="no such tokenizer"):
+        single_token_words(str(tmp_path / "none.json"))
+    (tmp_path / "bad.json").write_text("{}")
+    with pytest.raises(InputError, match=r"not a tokenizer\.json"):
+        single_token_words(str(tmp_path / "bad.json"))
+    Tokenizer(models.BPE(vocab={"a": 0, "b": 1}, merges=[])).save(str(tmp_path / "letters.json"))
+    with pytest.raises(InputError, match="use token ids"):
+        single_token_words(str(tmp_path / "letters.json"))

@@ -6,17 +6,13 @@ A process says where it listens by one JSON line on stdout, and ends when its st
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import gc
 import json
 import os
 import resource
-import struct
 import sys
-import time
 import traceback
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -25,55 +21,13 @@ from pddbench.deploy.emulator.cluster_a import ClusterA
 from pddbench.deploy.emulator.cluster_b import ClusterB
 from pddbench.deploy.emulator.liveclock import LiveClock
 from pddbench.deploy.emulator.messages import AskStats, Hello, KvArrived, Message, Stats
+from pddbench.deploy.emulator.node import ProcessSpec, connect, figures, listen, lost
 from pddbench.deploy.emulator.spec import EmulatorSpec
 from pddbench.deploy.emulator.wire import Wire
+from pddbench.timeliness import ask_for_short_slices
 from pddbench.wan.fluid import FluidLink
 
 _PUMP_S = 0.005  # wall seconds between two lots of filler; arrival times are the link's and do not depend on it
-_SLICE_NS = 300_000  # halves the lateness of timers on a busy host (default slice: about 3 ms)
-INTERNAL_HOST = "127.0.0.1"
-
-
-class ProcessSpec(msgspec.Struct):
-    """What a process is told on its stdin. `ports`: of the clusters that are up already."""
-
-    deployment: EmulatorSpec
-    epoch_ns: int
-    ports: dict[str, int]
-
-
-def figures(clock: LiveClock) -> dict[str, float]:
-    """What every process reports of itself; lateness of timers in wall nanoseconds."""
-    late = clock.lateness
-    return {
-        "cpu_s": time.process_time(),
-        "timer_calls": float(late.count),
-        "late_p50_ns": float(late.quantile_ns(0.5)),
-        "late_p99_ns": float(late.quantile_ns(0.99)),
-        "late_max_ns": float(late.max_ns),
-        **_from_proc(),
-    }
-
-
-def _from_proc() -> dict[str, float]:
-    """What Linux says of this process: memory, and seconds it could run but had no core (lateness of the host's)."""
-    try:
-        pages = int(Path("/proc/self/statm").read_text().split()[1])
-        waited_ns = int(Path("/proc/self/schedstat").read_text().split()[1])
-    except (OSError, IndexError, ValueError):
-        return {}
-    return {"rss_bytes": float(pages * resource.getpagesize()), "run_delay_s": waited_ns / 1e9}
-
-
-def lost(who: str) -> Callable[[], None]:
-    """What to do when a connection to another process breaks: a deployment with a part missing must not go on."""
-
-    def end() -> None:
-        sys.stderr.write(f"the connection to {who} was lost\n")
-        sys.stderr.flush()
-        os._exit(1)
-
-    return end
 
 
 class FilledLink:
@@ -220,22 +174,6 @@ def decoder_figures(decoder: Any) -> dict[str, float]:
     }
 
 
-async def connect(
-    loop: asyncio.AbstractEventLoop, port: int, purpose: str, on_message: Callable[[Wire, Message], None], who: str
-) -> Wire:
-    """A connection to another process, introduced by its purpose."""
-    _, wire = await loop.create_connection(lambda: Wire(on_message, lost(who)), INTERNAL_HOST, port)
-    wire.send(Hello(purpose))
-    return wire
-
-
-async def listen(loop: asyncio.AbstractEventLoop, factory: Callable[[], Wire]) -> int:
-    """Listen on a free port."""
-    server = await loop.create_server(factory, INTERNAL_HOST, 0)
-    port: int = server.sockets[0].getsockname()[1]
-    return port
-
-
 def _end_with_parent(loop: asyncio.AbstractEventLoop) -> None:
     """Exit when stdin ends: whoever held its other end is gone, however it went."""
 
@@ -252,15 +190,6 @@ def _end_on_error(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None
     sys.stderr.write("".join(traceback.format_exception(error)) if error else f"{context.get('message')}\n")
     sys.stderr.flush()
     os._exit(1)
-
-
-def _ask_for_short_slices() -> None:
-    """Ask the scheduler for short, early turns (Linux 6.12: the slice of a fair task; no privileges). Best effort."""
-    number = {"x86_64": 314, "aarch64": 274}.get(os.uname().machine)
-    if sys.platform == "linux" and number is not None and os.sched_getscheduler(0) == os.SCHED_OTHER:
-        nice = os.getpriority(os.PRIO_PROCESS, 0)
-        attributes = struct.pack("IIQiIQQQ", 48, os.SCHED_OTHER, 0, nice, 0, _SLICE_NS, 0, 0)
-        ctypes.CDLL(None, use_errno=True).syscall(number, 0, attributes, 0)
 
 
 async def _serve(role: str, spec: ProcessSpec) -> None:
@@ -306,7 +235,7 @@ def main() -> None:
     if not line:
         return  # the parent ended before it said anything
     spec = msgspec.json.decode(line, type=ProcessSpec)
-    _ask_for_short_slices()
+    ask_for_short_slices()
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # a connection a client
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:

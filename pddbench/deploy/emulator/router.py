@@ -6,100 +6,24 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
 
 import msgspec
 from aiohttp import web
 
 from pddbench.deploy.emulator import openai
 from pddbench.deploy.emulator.blocks import block_hashes
+from pddbench.deploy.emulator.live import Live
 from pddbench.deploy.emulator.liveclock import LiveClock
 from pddbench.deploy.emulator.messages import AskStats, Cancel, Failed, Finish, Message, Stats, Submit, Tokens
-from pddbench.deploy.emulator.reply import Piece, Reply
+from pddbench.deploy.emulator.node import ProcessSpec, connect, figures
 from pddbench.deploy.emulator.spec import EmulatorSpec
 from pddbench.deploy.emulator.tokens import text_of
 from pddbench.deploy.emulator.wire import Wire
-
-if TYPE_CHECKING:
-    from pddbench.deploy.emulator.process import ProcessSpec
 
 BODY_LIMIT_BYTES = 64 << 20
 _STATS_TIMEOUT_S = 5.0
 _BEACON_S = 0.010  # wall: the router has no timers of its own, so it watches one
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-
-
-class Live:
-    """One request at the router: its reply so far, and where it goes."""
-
-    def __init__(self, request: openai.Request, chunks: openai.Chunks, tokens_per_chunk: int) -> None:
-        self.request, self._chunks, self._per_chunk = request, chunks, tokens_per_chunk
-        self.reply = Reply(request.max_tokens)
-        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.all_tokens: list[int] = []
-        self.error = ""
-        self._held: list[Piece] = []  # tokens waiting for their chunk to be full
-        self._transport: asyncio.Transport | None = None
-        self._before: list[bytes] = []  # written before the headers were out
-
-    def attach(self, transport: asyncio.Transport) -> None:
-        """The headers are out: events go straight to the transport (chunked framing by hand, no task a token)."""
-        self._transport = transport
-        for event in self._before:
-            self._write(event)
-        self._before = []
-
-    def token(self, stage: str, index: int, token: int) -> None:
-        """A token arrives from a cluster."""
-        for piece in self.reply.accept(stage, index, token):
-            if self.request.stream:
-                self._hold(piece)
-            else:
-                self.all_tokens.append(piece[2])
-        self.close_if_complete()
-
-    def _hold(self, piece: Piece) -> None:
-        """A chunk leaves when it is full, with the first token, and before the stage changes."""
-        if self._held and self._held[-1][0] != piece[0]:
-            self._flush()
-        self._held.append(piece)
-        last = piece[1] + 1 == self.request.max_tokens
-        full = len(self._held) >= self._per_chunk or piece[1] == 0
-        if last and not self.request.include_usage:
-            return  # waits for the closing figures, which ride in the same chunk
-        if last or full:
-            self._flush(close=last)
-
-    def _flush(self, finish: Finish | None = None, close: bool = False) -> None:
-        self._write(self._chunks.tokens(self._held, finish, close))
-        self._held = []
-
-    def close_if_complete(self) -> None:
-        """All is there: the closing events."""
-        finish = self.reply.finish
-        if finish is None or not self.reply.complete or self.done.done():
-            return
-        if self.request.stream:
-            if self._held:
-                self._flush(finish, close=True)
-            if self.request.include_usage:
-                self._write(self._chunks.usage(self.request, finish))
-            self._write(openai.DONE)
-        self.done.set_result(None)
-
-    def fail(self, reason: str) -> None:
-        """It cannot be completed: an error in the stream, never a silently wrong one."""
-        if not self.done.done():
-            self.error = reason
-            if self.request.stream:
-                self._write(self._chunks.error(reason))
-            self.done.set_result(None)
-
-    def _write(self, event: bytes) -> None:
-        if self._transport is None:
-            self._before.append(event)
-        elif not self._transport.is_closing():
-            self._transport.write(b"%x\r\n%b\r\n" % (len(event), event))
 
 
 class RouterProcess:
@@ -121,8 +45,6 @@ class RouterProcess:
 
     async def start(self) -> int:
         """Connect to the clusters and serve HTTP; returns the port."""
-        from pddbench.deploy.emulator.process import connect
-
         for name, port in self._spec.ports.items():
             who = f"cluster {name.upper()}"
             self._wires[name] = await connect(self._loop, port, "router", self._on_message, who)
@@ -193,15 +115,16 @@ class RouterProcess:
         submit = Submit(rid, seed, len(request.ids), request.max_tokens, hashes)
         reply_id = f"{'chatcmpl' if chat else 'cmpl'}-{rid}"
         chunks = openai.Chunks(request, reply_id, self._deployment.served_model, created)
-        live = self._live[rid] = Live(request, chunks, self._deployment.tokens_per_chunk)
+        done: asyncio.Future[None] = self._loop.create_future()
+        live = self._live[rid] = Live(request, chunks, self._deployment.tokens_per_chunk, lambda: _set(done))
         self._parse_s += time.perf_counter() - started
         self._wires["a"].send(submit)
         outcome = "cancelled"
         try:
             if request.stream:
-                response = await self._stream(http, live, chunks)
+                response = await self._stream(http, live, chunks, done)
             else:
-                response = await self._whole(live, reply_id, created)
+                response = await self._whole(live, reply_id, created, done)
             outcome = "error" if live.error else "ok"
             return response
         finally:
@@ -215,19 +138,21 @@ class RouterProcess:
         if outcome != "ok":
             self._wires["a"].send(Cancel(rid))
 
-    async def _stream(self, http: web.Request, live: Live, chunks: openai.Chunks) -> web.StreamResponse:
+    async def _stream(
+        self, http: web.Request, live: Live, chunks: openai.Chunks, done: asyncio.Future[None]
+    ) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store"})
         response.enable_chunked_encoding()
         await response.prepare(http)
         await response.write(chunks.opening())  # the headers leave with it
         if http.transport is not None:
-            live.attach(http.transport)
-        await live.done
+            live.attach(_chunked_writer(http.transport))
+        await done
         await response.write_eof()
         return response
 
-    async def _whole(self, live: Live, reply_id: str, created: int) -> web.Response:
-        await live.done
+    async def _whole(self, live: Live, reply_id: str, created: int, done: asyncio.Future[None]) -> web.Response:
+        await done
         finish = live.reply.finish
         if live.error or finish is None:
             return _error(500, live.error, "server_error")
@@ -267,8 +192,6 @@ class RouterProcess:
 
     async def _all_figures(self) -> dict[str, dict[str, float]]:
         """What router, A and B report of themselves."""
-        from pddbench.deploy.emulator.process import figures
-
         own = figures(self.clock) | {"requests": float(self._rids), "in_flight": float(len(self._live))}
         own |= {"parse_s": self._parse_s} | {f"requests_{name}": float(n) for name, n in self._counts.items()}
         own |= {f"tokens_{stage}": float(n) for stage, n in self._tokens.items()}
@@ -279,6 +202,21 @@ class RouterProcess:
             wire.send(AskStats(self._questions))
             out[name] = await asyncio.wait_for(future, _STATS_TIMEOUT_S)
         return out
+
+
+def _set(done: asyncio.Future[None]) -> None:
+    if not done.done():  # the client may have left meanwhile
+        done.set_result(None)
+
+
+def _chunked_writer(transport: asyncio.Transport) -> Callable[[bytes], None]:
+    """Events straight to the transport: chunked framing by hand, no task a token."""
+
+    def write(event: bytes) -> None:
+        if not transport.is_closing():
+            transport.write(b"%x\r\n%b\r\n" % (len(event), event))
+
+    return write
 
 
 def _json(value: object) -> web.Response:

@@ -1,0 +1,78 @@
+"""What every process of a deployment shares: what it is told, how it connects, and what it reports of itself."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from pddbench.deploy.emulator.liveclock import LiveClock
+from pddbench.deploy.emulator.messages import Hello, Message
+from pddbench.deploy.emulator.spec import EmulatorSpec
+from pddbench.deploy.emulator.wire import Wire
+
+INTERNAL_HOST = "127.0.0.1"
+
+
+class ProcessSpec(msgspec.Struct):
+    """What a process is told on its stdin. `ports`: of the clusters that are up already."""
+
+    deployment: EmulatorSpec
+    epoch_ns: int
+    ports: dict[str, int]
+
+
+def figures(clock: LiveClock) -> dict[str, float]:
+    """What every process reports of itself; lateness of timers in wall nanoseconds."""
+    late = clock.lateness
+    return {
+        "cpu_s": time.process_time(),
+        "timer_calls": float(late.count),
+        "late_p50_ns": float(late.quantile_ns(0.5)),
+        "late_p99_ns": float(late.quantile_ns(0.99)),
+        "late_max_ns": float(late.max_ns),
+        **_from_proc(),
+    }
+
+
+def _from_proc() -> dict[str, float]:
+    """What Linux says of this process: memory, and seconds it could run but had no core (lateness of the host's)."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        waited_ns = int(Path("/proc/self/schedstat").read_text().split()[1])
+    except (OSError, IndexError, ValueError):
+        return {}
+    return {"rss_bytes": float(pages * resource.getpagesize()), "run_delay_s": waited_ns / 1e9}
+
+
+def lost(who: str) -> Callable[[], None]:
+    """What to do when a connection to another process breaks: a deployment with a part missing must not go on."""
+
+    def end() -> None:
+        sys.stderr.write(f"the connection to {who} was lost\n")
+        sys.stderr.flush()
+        os._exit(1)
+
+    return end
+
+
+async def connect(
+    loop: asyncio.AbstractEventLoop, port: int, purpose: str, on_message: Callable[[Wire, Message], None], who: str
+) -> Wire:
+    """A connection to another process, introduced by its purpose."""
+    _, wire = await loop.create_connection(lambda: Wire(on_message, lost(who)), INTERNAL_HOST, port)
+    wire.send(Hello(purpose))
+    return wire
+
+
+async def listen(loop: asyncio.AbstractEventLoop, factory: Callable[[], Wire]) -> int:
+    """Listen on a free port."""
+    server = await loop.create_server(factory, INTERNAL_HOST, 0)
+    port: int = server.sockets[0].getsockname()[1]
+    return port

@@ -1,0 +1,273 @@
+"""The probes behind `pddbench doctor`. Each looks at one thing, changes nothing, and says what to do about it."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+import resource
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+Status = Literal["ok", "warn", "missing"]
+
+_LEAST_FILES = 4096
+_LEAST_CORES = 2
+_LATE_S = 0.002  # a timer later than this at P99 makes the send lag worth a look
+_NAPS = 100
+_CAP_NET_ADMIN = 12
+
+
+class Probe(msgspec.Struct, kw_only=True):
+    """One thing looked at: `found` says what is there, `means` what works or not, `advice` what to do (or null)."""
+
+    name: str
+    status: Status
+    found: str
+    means: str
+    advice: str | None = None
+
+
+def python() -> Probe:
+    """Version of Python."""
+    return Probe(name="python", status="ok", found=platform.python_version(), means="pddbench runs on 3.11 and newer")
+
+
+def kernel() -> Probe:
+    """Kernel release; the measuring parts are written for Linux."""
+    linux = sys.platform == "linux"
+    return Probe(
+        name="kernel",
+        status="ok" if linux else "warn",
+        found=f"{platform.system()} {platform.release()}, {platform.machine()}",
+        means="all of pddbench works" if linux else "replay and reports work; scheduling delays are not recorded",
+        advice=None if linux else "measure on Linux if figures shall be believed to the millisecond",
+    )
+
+
+def cores() -> Probe:
+    """Cores that this process may use, and how busy they are."""
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    load = os.getloadavg()[0]
+    busy = load > 0.5 * count
+    few = count < _LEAST_CORES
+    advice = "stop what else runs here, or measure elsewhere" if busy else None
+    advice = "use a machine with 2 cores or more, or lower [emulator] speed" if few else advice
+    return Probe(
+        name="cores",
+        status="warn" if few or busy else "ok",
+        found=f"{count} usable, load {load:.1f}",
+        means="emulated arms share these cores with the client; a busy machine ends in send_lag or emulator_late (98)",
+        advice=advice,
+    )
+
+
+def clock() -> Probe:
+    """Resolution of the clock that all stamps come from."""
+    info = time.get_clock_info("monotonic")
+    fine = info.resolution <= 1e-6
+    return Probe(
+        name="clock",
+        status="ok" if fine else "warn",
+        found=f"{info.implementation}, resolution {info.resolution * 1e9:.0f} ns{_source()}",
+        means="all stamps come from it" if fine else "gaps below the resolution cannot be told apart",
+        advice=None if fine else "use a kernel with a finer clock source",
+    )
+
+
+def _source() -> str:
+    try:
+        name = Path("/sys/devices/system/clocksource/clocksource0/current_clocksource").read_text(encoding="ascii")
+    except OSError:
+        return ""
+    return f", source {name.strip()}"
+
+
+def timers() -> Probe:
+    """How late short sleeps end on this machine right now: 0.1 s of napping."""
+    late = []
+    for _ in range(_NAPS):
+        begin = time.perf_counter()
+        time.sleep(0.001)
+        late.append(time.perf_counter() - begin - 0.001)
+    p99 = sorted(late)[-(-99 * len(late) // 100) - 1]
+    good = p99 <= _LATE_S
+    return Probe(
+        name="timers",
+        status="ok" if good else "warn",
+        found=f"1 ms sleeps end {1e6 * sorted(late)[len(late) // 2]:.0f} µs late (P50), {1e6 * p99:.0f} µs (P99)",
+        means="requests can leave on time" if good else "requests will leave late: rule send_lag may end runs with 98",
+        advice=None if good else "stop other load, take a machine that is not oversubscribed",
+    )
+
+
+def files() -> Probe:
+    """How many sockets may be open at once."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    enough = soft == resource.RLIM_INFINITY or soft >= _LEAST_FILES
+    return Probe(
+        name="open files",
+        status="ok" if enough else "warn",
+        found=f"{_limit(soft)} (hard limit {_limit(hard)})",
+        means=f"each request under way needs one; {_LEAST_FILES} are plenty",
+        advice=None if enough else f"ulimit -n {_LEAST_FILES if hard < 0 else min(_LEAST_FILES, hard)}",
+    )
+
+
+def _limit(value: int) -> str:
+    return "unlimited" if value == resource.RLIM_INFINITY else f"{value:,}"
+
+
+def loop() -> Probe:
+    """Whether the fast event loop is there."""
+    there = importlib.util.find_spec("uvloop") is not None
+    return Probe(
+        name="uvloop",
+        status="ok" if there else "warn",
+        found="installed" if there else "not installed",
+        means="a faster event loop" if there else "asyncio's own loop is used: higher send lag under load",
+        advice=None if there else "pip install uvloop",
+    )
+
+
+def loopback() -> Probe:
+    """Whether a port can be bound on this machine's loopback: emulated arms live there."""
+    try:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            port = server.getsockname()[1]
+    except OSError as error:
+        return Probe(name="loopback", status="missing", found=f"127.0.0.1 cannot be bound ({error.strerror})",
+                     means="emulated arms and `pddbench up` will not start; `simulate` works",
+                     advice="allow sockets on 127.0.0.1")  # fmt: skip
+    return Probe(name="loopback", status="ok", found=f"port {port} could be bound",
+                 means="emulated arms and `pddbench up` can start")  # fmt: skip
+
+
+def netem() -> Probe:
+    """Whether the kernel's network emulator could be used: tc, the module, the right to change queues."""
+    lacking = []
+    if shutil.which("tc") is None:
+        lacking.append("the command tc (apt-get install iproute2)")
+    if not _module("sch_netem"):
+        lacking.append("the kernel module sch_netem (modprobe sch_netem, or a kernel that has it)")
+    if not _net_admin():
+        lacking.append("CAP_NET_ADMIN (root)")
+    return Probe(
+        name="netem",
+        status="missing" if lacking else "ok",
+        found="not usable" if lacking else "tc, sch_netem and CAP_NET_ADMIN are there",
+        means=_wan("netem", not lacking),
+        advice="needs " + ", ".join(lacking) if lacking else None,
+    )
+
+
+def tun() -> Probe:
+    """Whether TUN devices could be made: packets through user space where there is no netem."""
+    device = Path("/dev/net/tun")
+    lacking = [] if device.exists() else ["/dev/net/tun (modprobe tun; in a container --device /dev/net/tun)"]
+    if device.exists() and not os.access(device, os.R_OK | os.W_OK):
+        lacking.append("the right to open /dev/net/tun")
+    if not _net_admin():
+        lacking.append("CAP_NET_ADMIN (root)")
+    return Probe(
+        name="TUN",
+        status="missing" if lacking else "ok",
+        found="not usable" if lacking else "/dev/net/tun and CAP_NET_ADMIN are there",
+        means=_wan("tun", not lacking),
+        advice="needs " + ", ".join(lacking) if lacking else None,
+    )
+
+
+def _wan(name: str, there: bool) -> str:
+    """What a backend of the WAN is worth here, in this version."""
+    from pddbench.errors import InputError
+    from pddbench.wan.backends import choose
+
+    if not there:
+        return f"{name} cannot work here; --wan model does"
+    try:
+        choose(name)
+    except InputError:
+        return "`pddbench wan` may use it (`pddbench wan probe` proves it); runs of emulated arms need --wan model"
+    return f"--wan {name} may work; a probe proves it before it is used"
+
+
+def _module(name: str) -> bool:
+    """Whether a kernel module is loaded, built in, or could be loaded."""
+    if Path("/sys/module", name).exists():
+        return True
+    folder = Path("/lib/modules", platform.release())
+    for listing in ("modules.builtin", "modules.dep"):
+        try:
+            if f"/{name}.ko" in (folder / listing).read_text(encoding="utf-8"):
+                return True
+        except OSError:
+            continue
+    return False
+
+
+def _net_admin() -> bool:
+    """Whether this process may change network devices."""
+    try:
+        status = Path("/proc/self/status").read_text(encoding="ascii")
+    except OSError:
+        return False
+    effective = next((line.split()[1] for line in status.splitlines() if line.startswith("CapEff:")), "0")
+    return bool(int(effective, 16) >> _CAP_NET_ADMIN & 1)
+
+
+def namespaces() -> Probe:
+    """Whether a network namespace can be made: each cluster in one of its own."""
+    works = _unshare()
+    return Probe(
+        name="namespaces",
+        status="ok" if works else "missing",
+        found="a network namespace could be made" if works else "network namespaces cannot be made",
+        means="needed by netem and TUN between emulated clusters only",
+        advice=None if works else "run as root, or allow user namespaces (sysctl kernel.unprivileged_userns_clone=1)",
+    )
+
+
+def _unshare() -> bool:
+    """A namespace that ends with the command that it was made for."""
+    command = shutil.which("unshare")
+    if command is None:
+        return False
+    rights = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
+    try:
+        done = subprocess.run([command, *rights, "--net", "true"], capture_output=True, timeout=5)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0
+
+
+def results() -> Probe:
+    """Whether run folders can be written here, and how much room there is."""
+    writable = os.access(Path.cwd(), os.W_OK)
+    free = shutil.disk_usage(Path.cwd()).free
+    roomy = free > 1e9
+    return Probe(
+        name="disk",
+        status="ok" if writable and roomy else "warn",
+        found=f"{free / 1e9:,.1f} GB free" + ("" if writable else ", this folder cannot be written to"),
+        means="run folders go to results/ below this folder unless --out says otherwise",
+        advice=None if writable and roomy else "give --out a folder that can be written to and has 1 GB or more",
+    )
+
+
+PROBES: tuple[Callable[[], Probe], ...] = (
+    python, kernel, cores, clock, timers, files, loop, loopback, netem, tun, namespaces, results,
+)  # fmt: skip
+
+
+def examine() -> list[Probe]:
+    """All probes, in the order in which they are shown."""
+    return [probe() for probe in PROBES]

@@ -1,0 +1,99 @@
+"""Kernel receive stamps (`SO_TIMESTAMPNS`): asked for on a socket, kept raw while a run is on, converted after it.
+
+The kernel stamps a segment when it arrives, on CLOCK_REALTIME. The difference of that clock to CLOCK_MONOTONIC is
+sampled through the run; a stamp is converted with the difference interpolated at the read. Where two samples differ
+by more than a clock can be slewed, CLOCK_REALTIME was set in between, and the stamps from that time are not used.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+import time
+from bisect import bisect_right
+from collections.abc import Sequence
+
+from pddbench.replay.stream import RawRead, Read
+
+_STAMP = struct.Struct("@ll")
+ANCILLARY_BYTES = socket.CMSG_SPACE(_STAMP.size)
+_SO_TIMESTAMPNS = 35  # asm-generic; other numbers only on sparc, parisc and alpha, where asking does no harm
+_NS = 1_000_000_000
+TOLERANCE_NS = 20_000  # a stamp may seem to lie that much after our own: the error of the two clocks' difference
+SLEW = 0.001  # a clock is slewed by at most 500 ppm; twice that
+STEP_FLOOR_NS = 50_000
+
+Offset = tuple[int, int]
+"""A sample: CLOCK_MONOTONIC ns, and CLOCK_REALTIME − CLOCK_MONOTONIC at that moment."""
+
+
+def ask_for_stamps(sock: socket.socket) -> bool:
+    """Have the kernel stamp what this socket receives; whether it will."""
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
+    except OSError:
+        return False
+    return True
+
+
+def sample_offset(samples: int = 5) -> Offset:
+    """The difference of the clocks now: of a few samples the one that was taken fastest."""
+    best, at = None, (0, 0)
+    for _ in range(samples):
+        before = time.monotonic_ns()
+        real = time.time_ns()
+        after = time.monotonic_ns()
+        if best is None or after - before < best:
+            best, middle = after - before, (before + after) // 2
+            at = middle, real - middle
+    return at
+
+
+class KernelClock:
+    """Kernel stamps on CLOCK_MONOTONIC. `rejected` counts those that could not be believed."""
+
+    def __init__(self, offsets: Sequence[Offset]) -> None:
+        self._t = [t_ns for t_ns, _ in offsets]
+        self._offset = [offset for _, offset in offsets]
+        self.steps = sum(self._stepped(i) for i in range(len(offsets) - 1))
+        self.rejected = 0
+
+    def monotonic_ns(self, raw: bytes, user_ns: int) -> int | None:
+        """A raw stamp of a read that we stamped `user_ns`; None when it cannot be used."""
+        offset = self._offset_at(user_ns)
+        if offset is None or len(raw) != _STAMP.size:
+            self.rejected += 1
+            return None
+        seconds, nanoseconds = _STAMP.unpack(raw)
+        stamp: int = seconds * _NS + nanoseconds - offset
+        if stamp > user_ns + TOLERANCE_NS:
+            self.rejected += 1
+            return None
+        return min(stamp, user_ns)
+
+    def _offset_at(self, t_ns: int) -> int | None:
+        """The clocks' difference at a time; None around a step and without samples."""
+        after = bisect_right(self._t, t_ns)
+        if not self._t:
+            return None
+        if after == 0 or after == len(self._t):
+            return self._offset[max(0, after - 1)]
+        i = after - 1
+        if self._stepped(i):
+            return None
+        share = (t_ns - self._t[i]) / (self._t[after] - self._t[i])
+        return self._offset[i] + round(share * (self._offset[after] - self._offset[i]))
+
+    def _stepped(self, i: int) -> bool:
+        """Whether the clock was set between sample i and the next."""
+        moved = abs(self._offset[i + 1] - self._offset[i])
+        return moved > STEP_FLOOR_NS + SLEW * (self._t[i + 1] - self._t[i])
+
+
+def on_our_clock(reads: Sequence[RawRead], clock: KernelClock) -> list[Read]:
+    """Reads of a spool with the kernel's stamps converted; those that cannot be used are left out."""
+    out: list[Read] = []
+    for read in reads:
+        stamp = clock.monotonic_ns(read[2], read[0]) if len(read) > 2 else None
+        out.append((read[0], read[1]) if stamp is None else (read[0], read[1], stamp))
+    return out

@@ -1,0 +1,204 @@
+"""The streaming transport for plain HTTP: raw sockets, one epoll, and the kernel's receive stamp on every read.
+
+All connections share one epoll descriptor, which is itself watched by the event loop: a wake-up takes what is ready in
+one go, so that a read costs a system call and a few look-ups, with no callback, task or future of its own. Policy as in
+`client`: nothing is queued, retried, followed or decompressed, and idle connections are dropped after `keep_alive_s`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import math
+import os
+import socket
+import time
+from urllib.parse import quote, urlsplit
+
+from pddbench.replay.exchange import Exchange, Target
+from pddbench.replay.headers import hider, request_headers, request_id_value, secrets_of
+from pddbench.replay.http1 import HttpError
+from pddbench.replay.raw_connection import Closed, Connection, Poller
+from pddbench.replay.stall import StallTimer
+from pddbench.text import printable
+
+DNS_S = 300.0
+
+Address = tuple[socket.AddressFamily, tuple[object, ...]]
+
+
+class RawClient:
+    """Posts bodies to one `http://` target and keeps every read with its stamps; a `Transport`."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._loop = asyncio.get_running_loop()
+        parts = urlsplit(target.url)
+        self._host, self._port = str(parts.hostname), parts.port or 80
+        self._where = f"{self._host}:{self._port}"
+        headers = request_headers(target)
+        self._secrets = secrets_of(headers)
+        self._hide = hider(self._secrets)
+        self._head = _head(target.url, headers)
+        self._poller = Poller(self._loop)
+        self._idle: list[Connection] = []
+        self._addresses: list[Address] = []
+        self._resolved_s = 0.0
+
+    async def close(self) -> None:
+        """Close all connections."""
+        self._poller.close()
+        self._idle.clear()
+
+    async def perform(self, exchange: Exchange, body: bytes, request_id: str) -> None:
+        """See `Transport.perform`."""
+        stall = StallTimer(exchange, self._target.stall_timeout_s)
+        try:
+            await self._perform(exchange, body, request_id)
+        except asyncio.CancelledError:
+            if not stall.expired:
+                exchange.ending, exchange.error = "cancelled", "stopped while in flight"
+                raise
+            stall.note(exchange, self._where, self._target.stall_timeout_s)
+        except (OSError, HttpError, Closed) as error:
+            exchange.ending = "connection" if exchange.status is None else "broken"
+            exchange.error = self._hide(self._sentence(error, exchange))
+        finally:
+            if exchange.end_ns is None:
+                exchange.end_ns = time.monotonic_ns()
+            stall.cancel()
+
+    async def _perform(self, exchange: Exchange, body: bytes, request_id: str) -> None:
+        head = b"%b%b\r\nContent-Length: %d\r\n\r\n" % (self._head, request_id_value(request_id).encode(), len(body))
+        connection = self._take_idle()
+        exchange.reused = connection is not None
+        if connection is None:
+            connection = await self._connect()
+        answered = connection.begin(exchange)
+        try:
+            exchange.sent_ns = exchange.last_byte_ns = time.monotonic_ns()
+            exchange.changed = True
+            rest = connection.send(head, body)
+            if rest:
+                await self._send_rest(connection, rest, answered)
+            await answered
+        finally:
+            self._give_back(connection)
+
+    async def _send_rest(self, connection: Connection, rest: bytes, answered: asyncio.Future[None]) -> None:
+        """What the socket did not take at once; ends early when the server answers without reading it all."""
+        connection.reusable = False
+        sending = self._loop.create_task(self._loop.sock_sendall(connection.socket, rest))
+        try:
+            await asyncio.wait((sending, answered), return_when=asyncio.FIRST_COMPLETED)
+            connection.reusable = sending.done() and not sending.cancelled() and sending.exception() is None
+        finally:
+            sending.cancel()
+            await asyncio.gather(sending, return_exceptions=True)
+
+    def _take_idle(self) -> Connection | None:
+        """The connection used last, if it is fresh; stale ones are closed."""
+        limit_ns = time.monotonic_ns() - round(self._target.keep_alive_s * 1e9)
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.open and connection.idle_since_ns > limit_ns:
+                return connection
+            connection.close()
+        return None
+
+    def _give_back(self, connection: Connection) -> None:
+        if not connection.finish() or self._target.keep_alive_s <= 0:
+            connection.close()
+            return
+        self._idle.append(connection)
+        while len(self._idle) > 1 and not self._fresh(self._idle[0]):
+            self._idle.pop(0).close()
+
+    def _fresh(self, connection: Connection) -> bool:
+        age_ns = time.monotonic_ns() - connection.idle_since_ns
+        return connection.open and age_ns < self._target.keep_alive_s * 1e9
+
+    async def _connect(self) -> Connection:
+        """A new connection to the first address that takes one."""
+        failed: OSError | None = None
+        for family, address in await self._resolve():
+            sock = socket.socket(family, socket.SOCK_STREAM)
+            try:
+                sock.setblocking(False)
+                await self._loop.sock_connect(sock, address)
+            except OSError as error:
+                sock.close()
+                failed = error
+            except BaseException:
+                sock.close()
+                raise
+            else:
+                return Connection(sock, self._poller, self._hide, self._secrets)
+        raise _NotConnected(failed)
+
+    async def _resolve(self) -> list[Address]:
+        """Addresses of the host, asked anew every five minutes, taken in turns."""
+        if not self._addresses and (literal := _literal(self._host, self._port)) is not None:
+            self._addresses, self._resolved_s = [literal], math.inf
+        if not self._addresses or self._loop.time() - self._resolved_s > DNS_S:
+            try:
+                found = await self._loop.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
+            except OSError as error:
+                raise _NotConnected(error) from None
+            self._addresses = list(dict.fromkeys((family, address) for family, _, _, _, address in found))
+            self._resolved_s = self._loop.time()
+        self._addresses.append(self._addresses.pop(0))
+        return list(self._addresses)
+
+    def _sentence(self, error: Exception, exchange: Exchange) -> str:
+        """What went wrong with the connection, for a person."""
+        if isinstance(error, _NotConnected):
+            return f"cannot connect to {self._where}: {_reason(error.cause)}"
+        detail = _reason(error)
+        if exchange.status is not None:
+            return f"the stream broke off: {detail}"
+        if isinstance(error, HttpError):
+            return f"the answer of {self._where} is not HTTP: {detail}"
+        kind = "a reused connection" if exchange.reused else "the connection"
+        return f"{self._where} closed {kind} before it answered ({detail})"
+
+
+class _NotConnected(OSError):
+    """No address took a connection."""
+
+    def __init__(self, cause: OSError | None) -> None:
+        super().__init__()
+        self.cause = cause
+
+
+def _reason(error: Exception | None) -> str:
+    """A few words for an error."""
+    if isinstance(error, socket.gaierror):
+        return printable(error.strerror or "the name cannot be resolved", 120)
+    if isinstance(error, OSError) and error.errno:
+        return os.strerror(error.errno)
+    return printable(str(error), 160) or type(error).__name__
+
+
+def _literal(host: str, port: int) -> Address | None:
+    """The address of a host given as a number, which needs no look-up (that would start a thread)."""
+    try:
+        version = ipaddress.ip_address(host).version
+    except ValueError:
+        return None
+    return (socket.AF_INET, (host, port)) if version == 4 else (socket.AF_INET6, (host, port, 0, 0))
+
+
+def _head(url: str, headers: dict[str, str]) -> bytes:
+    """The unchanging part of a request's head, up to the value of its id."""
+    parts = urlsplit(url)
+    path = quote(parts.path or "/", safe="/%:@!$&'()*+,;=~-._")
+    query = "?" + quote(parts.query, safe="/?%:@!$&'()*+,;=~-._") if parts.query else ""
+    given = {name.lower() for name in headers}
+    lines = [f"POST {path}{query} HTTP/1.1"]
+    if "host" not in given:
+        lines.append(f"Host: {parts.netloc.rpartition('@')[2]}")
+    lines += [
+        f"{name}: {value}" for name, value in headers.items() if name.lower() not in ("x-request-id", "content-length")
+    ]
+    return "\r\n".join([*lines, "X-Request-Id: "]).encode("utf-8", "surrogateescape")

@@ -1,0 +1,239 @@
+"""Connections of the raw transport and the poller that reads them: the hot path of the whole instrument."""
+
+from __future__ import annotations
+
+import asyncio
+import select
+import socket
+import time
+from collections.abc import Callable
+
+from pddbench.replay.exchange import Exchange
+from pddbench.replay.http1 import Body, Head, HttpError, body_of, parse_head, split_head
+from pddbench.replay.kernel import ANCILLARY_BYTES, ask_for_stamps
+
+READ_BYTES = 64 << 10
+BATCH = 64  # reads a wake-up before timers and sends get their turn
+MAX_RESPONSE_BYTES = 1 << 30
+MAX_ERROR_BODY_BYTES = 64 << 10
+
+
+class Closed(Exception):
+    """The server closed the connection too early: a few words."""
+
+
+class Poller:
+    """Reads whatever is ready on any connection. One descriptor in the event loop, whatever their number."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._epoll = select.epoll()
+        self._connections: dict[int, Connection] = {}
+        self.sizes: dict[bytes, int] = {}  # of chunks, for all connections
+        loop.add_reader(self._epoll.fileno(), self._drain)
+
+    def add(self, connection: Connection) -> None:
+        """Read this connection from now on."""
+        self._connections[connection.fd] = connection
+        self._epoll.register(connection.fd, select.EPOLLIN | select.EPOLLRDHUP)
+
+    def remove(self, connection: Connection) -> None:
+        """Never again."""
+        if self._connections.pop(connection.fd, None) is not None:
+            self._epoll.unregister(connection.fd)
+
+    def close(self) -> None:
+        """Close every connection and the descriptor."""
+        for connection in list(self._connections.values()):
+            connection.close()
+        self._loop.remove_reader(self._epoll.fileno())
+        self._epoll.close()
+
+    def _drain(self) -> None:
+        """The hot path: a read is kept as it came with our stamp and the kernel's; only its framing is looked at."""
+        connections, now_ns = self._connections, time.monotonic_ns
+        for fd, _ in self._epoll.poll(0, BATCH):
+            connection = connections.get(fd)
+            if connection is None:
+                continue  # closed by an earlier one of this batch
+            try:
+                data, ancillary, _, _ = connection.receive(READ_BYTES, ANCILLARY_BYTES)
+            except BlockingIOError:
+                continue
+            except OSError as error:
+                connection.lost(error)
+                continue
+            t_ns = now_ns()
+            kernel = ancillary[0][2] if ancillary else None
+            body = connection.body
+            if body is None or not data:
+                connection.take(data, t_ns, kernel)
+                continue
+            try:
+                piece = body.feed(data)
+            except HttpError as error:
+                connection.lost(error)
+                continue
+            if piece:
+                connection.keep((t_ns, piece, kernel) if kernel is not None else (t_ns, piece))
+                connection.exchange.last_byte_ns = t_ns
+                connection.room -= len(piece)
+            if body.done or connection.room < 0:
+                connection.over(t_ns)
+
+
+_NO_EXCHANGE = Exchange(-1, 0)
+
+
+class Connection:
+    """One socket. Between requests it is idle: anything that then arrives closes it."""
+
+    __slots__ = (
+        "_answered", "_head", "_hide", "_poller", "_secrets", "_surplus", "body", "exchange", "fd", "idle_since_ns",
+        "keep", "open", "receive", "reusable", "room", "socket",
+    )  # fmt: skip
+
+    def __init__(self, sock: socket.socket, poller: Poller, hide: Callable[[str], str], secrets: list[str]) -> None:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        ask_for_stamps(sock)
+        self.socket, self.fd, self.receive = sock, sock.fileno(), sock.recvmsg
+        self._poller, self._hide, self._secrets = poller, hide, secrets
+        self.open, self.reusable = True, True
+        self.idle_since_ns = 0
+        self.body: Body | None = None
+        self.room = 0
+        self._head = b""
+        self._answered: asyncio.Future[None] | None = None
+        self.exchange = _NO_EXCHANGE
+        self.keep = self.exchange.reads.append
+        poller.add(self)
+
+    def begin(self, exchange: Exchange) -> asyncio.Future[None]:
+        """The next answer belongs to `exchange`; the future is done when it is over, and raises what broke it."""
+        self.exchange, self.keep = exchange, exchange.reads.append
+        self.body, self._head, self.room = None, b"", MAX_RESPONSE_BYTES
+        self._answered = asyncio.get_running_loop().create_future()
+        return self._answered
+
+    def send(self, head: bytes, body: bytes) -> bytes:
+        """Give the socket what it takes; returns the rest. A broken connection shows in the answer, not here."""
+        try:
+            sent = self.socket.sendmsg((head, body))
+        except BlockingIOError:
+            sent = 0
+        except OSError:
+            self.reusable = False
+            return b""
+        if sent == len(head) + len(body):
+            return b""
+        return (head + body)[sent:]
+
+    def take(self, data: bytes, t_ns: int, kernel: bytes | None) -> None:
+        """A read that is not just body: the end of the connection, a head, or something nobody asked for."""
+        if self._answered is None or self._answered.done():
+            self.close()
+        elif not data:
+            self._ended(t_ns)
+        else:
+            try:
+                self._take_head(data, t_ns, kernel)
+            except HttpError as error:
+                self.lost(error)
+
+    def _take_head(self, data: bytes, t_ns: int, kernel: bytes | None) -> None:
+        exchange = self.exchange
+        exchange.last_byte_ns = t_ns
+        self._head += data
+        while parts := split_head(self._head):
+            head = parse_head(parts[0])
+            self._head = parts[1]
+            if head.status >= 200:
+                break
+            if head.status == 101:
+                raise HttpError("it switches protocols")
+        else:
+            return
+        self._note(head, t_ns, kernel)
+        self.body = body = body_of(head, self._poller.sizes)
+        self.reusable = self.reusable and head.keeps_alive
+        rest, self._head = self._head, b""
+        if rest and (piece := body.feed(rest)):
+            self.keep((t_ns, piece, kernel) if kernel is not None else (t_ns, piece))
+            self.room -= len(piece)
+        if body.done:
+            self.over(t_ns)
+
+    def _note(self, head: Head, t_ns: int, kernel: bytes | None) -> None:
+        exchange = self.exchange
+        exchange.headers_ns, exchange.headers_kernel = t_ns, kernel
+        exchange.content_type = self._hide(head.fields.get("content-type", ""))[:200]
+        exchange.location = self._hide(head.fields.get("location", ""))[:1000]
+        exchange.status = head.status
+        exchange.changed = True
+        if not 200 <= head.status < 300:
+            self.room = MAX_ERROR_BODY_BYTES
+
+    def over(self, t_ns: int) -> None:
+        """The answer is complete, or larger than we want to know."""
+        exchange = self.exchange
+        assert self.body is not None
+        exchange.ending, exchange.end_ns = "eof", t_ns
+        refused = exchange.status is None or not 200 <= exchange.status < 300
+        if not self.body.done or self.body.surplus:
+            self.reusable = False
+        if refused:
+            self._hide_secrets()
+        elif self.room < 0:
+            exchange.ending, exchange.error = "too_large", f"the answer is larger than {MAX_RESPONSE_BYTES} bytes"
+        self._settle(None)
+
+    def _hide_secrets(self) -> None:
+        """The beginning of an error's body, with our own credential taken out should the server repeat it."""
+        reads = self.exchange.reads
+        body = b"".join(read[1] for read in reads)[:MAX_ERROR_BODY_BYTES]
+        for secret in self._secrets:
+            body = body.replace(secret.encode(), b"***")
+        if reads:
+            reads[:] = [(self.exchange.last_byte_ns, body)]
+
+    def _ended(self, t_ns: int) -> None:
+        """The server closed the connection."""
+        self.reusable = False
+        if self.body is None:
+            self.lost(Closed("Server disconnected"))
+        elif (wrong := self.body.closed()) is not None:
+            self.lost(Closed(wrong))
+        else:
+            self.over(t_ns)
+
+    def lost(self, error: Exception) -> None:
+        """The connection broke: whoever waits for an answer is told."""
+        self.reusable = False
+        if self.exchange.status is not None and not 200 <= self.exchange.status < 300:
+            self._hide_secrets()
+        self._settle(error)
+        self._poller.remove(self)
+
+    def _settle(self, error: Exception | None) -> None:
+        answered = self._answered
+        if answered is None or answered.done():
+            self.close()
+        elif error is None:
+            answered.set_result(None)
+        else:
+            answered.set_exception(error)
+
+    def finish(self) -> bool:
+        """The exchange is done with this connection; whether it can serve another."""
+        answered, self._answered = self._answered, None
+        self.exchange, self.keep, self.body = _NO_EXCHANGE, _NO_EXCHANGE.reads.append, None
+        self.idle_since_ns = time.monotonic_ns()
+        good = answered is not None and answered.done() and not answered.cancelled() and answered.exception() is None
+        return good and self.reusable and self.open
+
+    def close(self) -> None:
+        """Close the socket."""
+        if self.open:
+            self.open = False
+            self._poller.remove(self)
+            self.socket.close()

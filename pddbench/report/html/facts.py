@@ -1,0 +1,114 @@
+"""What was measured and how far it can be trusted: the page's head, its findings, its thresholds, its configuration."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from pddbench.analyze.check import CheckResult
+from pddbench.report.html.markup import Markup, join, tag
+from pddbench.text import printable
+
+_LAGS = {"send_lag_p99_s": "send lag", "loop_lag_p99_s": "loop lag", "emulator_late_p99_s": "emulator late"}
+_STATUS = {"pass": "good", "breach": "bad", "undecided": "warn", "withheld": "warn"}
+
+
+def verdict(summary: dict[str, Any]) -> Markup:
+    """The verdict as a badge."""
+    text = printable(summary["verdict"])
+    kind = "bad" if not text.startswith(("valid", "stopped")) else "warn" if summary["findings"] else "good"
+    sign = {"good": "✓", "warn": "!", "bad": "✗"}[kind]
+    return tag("p", tag("span", sign, class_="sign", aria_hidden="true"), text, class_=f"verdict {kind}")
+
+
+def measured(summary: dict[str, Any], manifest: dict[str, Any]) -> Markup:
+    """What was measured, over which link, with which error bar."""
+    facts = [("measured", _size(summary["run"])), ("WAN", _wan(summary["run"], manifest)),
+             ("our own error, P99", _error_bar(summary)), ("scales", _scales(summary)),
+             ("order", _order(manifest)),
+             ("started", printable(str(summary["run"]["created_utc"] or ""), 40))]  # fmt: skip
+    return tag("dl", *(tag("div", tag("dt", name), tag("dd", said)) for name, said in facts if said), class_="facts")
+
+
+def _size(run: dict[str, Any]) -> str:
+    text = f"{run['requests']:,} requests in {run['sessions']:,} sessions an arm"
+    text += f", {run['repeats']} repeats" if run["repeats"] > 1 else ""
+    text += ", simulated in virtual time: nothing was sent" if run["simulated"] else ""
+    return text + (", stopped early" if run["partial"] else "")
+
+
+def _wan(run: dict[str, Any], manifest: dict[str, Any]) -> str:
+    """The link as given and what made it; a model is called a model."""
+    backend = run["wan_backend"]
+    if backend in (None, "none"):
+        return "none injected"
+    link = (manifest.get("wan") or {}).get("link") or {}
+    parts = [f"{run['wan_profile']}" if run["wan_profile"] else ""]
+    parts += [f"{2 * link['one_way_ms']:g} ms RTT" if link.get("one_way_ms") else ""]
+    parts += [f"{link['rate_mbit'] / 1e3:g} Gbit/s" if link.get("rate_mbit") else ""]
+    parts += [f"loss {link['loss_pct']:g}%" if link.get("loss_pct") else ""]
+    how = "a model, not packets" if backend == "model" else str(backend)
+    return printable(", ".join([part for part in parts if part] + [how]))
+
+
+def _error_bar(summary: dict[str, Any]) -> str:
+    """The worst of our own lags over the arms."""
+    said = []
+    for key, word in _LAGS.items():
+        seen = [arm["error_bar"][key] for arm in summary["arms"].values() if arm["error_bar"][key] is not None]
+        said += [f"{word} {1e3 * max(seen):.1f} ms"] if seen else []
+    return ", ".join(said) or "not known"
+
+
+def _scales(summary: dict[str, Any]) -> str:
+    if summary["run"]["simulated"]:
+        return ""
+    arms = summary["arms"].values()
+    speeds = sorted({arm["speed"] for arm in arms} - {1.0})
+    scales = sorted({arm["kv_scale"] for arm in arms} - {None, 1.0})
+    said = [f"emulator speed {speed:g}" for speed in speeds] + [f"KV scale 1/{scale:g}" for scale in scales]
+    ends = summary["run"]["emulator_endpoints"].items()
+    return ", ".join(said + [f"{name} is an emulator at speed {speed:g}" for name, speed in ends])
+
+
+def _order(manifest: dict[str, Any]) -> str:
+    return " · ".join(printable(str(arm), 40) for arm, _ in manifest.get("order") or [])
+
+
+def findings(summary: dict[str, Any]) -> Markup | None:
+    """Each broken rule with what was seen, arm by arm, and what to do about it."""
+    groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for finding in summary["findings"]:
+        groups.setdefault((finding["rule"], finding["level"]), []).append(finding)
+    items = [_finding(rule, level, found) for (rule, level), found in groups.items()]
+    return tag("ul", *items, class_="findings") if items else None
+
+
+def _finding(rule: str, level: str, found: Sequence[dict[str, Any]]) -> Markup:
+    said = [(f"{one['arm']}: " if one["arm"] else "") + printable(one["message"], 400) for one in found]
+    name = f"{rule}{' (allowed)' if found[0]['allowed'] else ''}"
+    kind = "bad" if level == "invalid" else "warn"
+    advice = tag("span", f"→ {found[0]['advice']}", class_="advice")
+    return tag("li", tag("b", f"{level}: {name}"), " ", "; ".join(said), " ", advice, class_=kind)
+
+
+def thresholds(results: Iterable[CheckResult]) -> Markup | None:
+    """The experiment's own checks and how they came out, on the interval."""
+    from pddbench.report.answer import check_line
+
+    items = [tag("li", check_line(result), class_=_STATUS[result.status]) for result in results]
+    return tag("ul", *items, class_="findings checks") if items else None
+
+
+def configuration(manifest: dict[str, Any]) -> Markup:
+    """The manifest, part by part, folded up."""
+    first = ("config", "arms", "wan", "trace", "plan", "host", "versions", "clocks", "git")
+    shown = [name for name in first if manifest.get(name)]
+    rest = {name: value for name, value in manifest.items() if name not in shown and value not in (None, [], {})}
+    return join([*(_fold(name, manifest[name]) for name in shown), _fold("everything else", rest)])
+
+
+def _fold(name: str, value: Any) -> Markup:
+    text = json.dumps(value, indent=2, ensure_ascii=False, default=str)
+    return tag("details", tag("summary", name), tag("pre", text))

@@ -1,0 +1,127 @@
+"""An emulated arm in virtual time: the same plan, schedule, clusters, link and reply code as live, without waiting.
+
+What a client would have received goes into the spool as the same raw reads with virtual stamps, so that everything
+after it (rows, trust, table) is the live code too. Bit-for-bit repeatable.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from pddbench.deploy.emulator import openai
+from pddbench.deploy.emulator.live import Live
+from pddbench.deploy.emulator.messages import Failed, Finish, Message, Tokens
+from pddbench.deploy.emulator.spec import EmulatorSpec
+from pddbench.deploy.emulator.virtual import VirtualDeployment
+from pddbench.replay import frames
+from pddbench.replay.engine import LEAD_NS
+from pddbench.replay.schedule import Schedule, Times
+from pddbench.replay.spool import SpoolWriter
+from pddbench.replay.stream import Read
+from pddbench.workload.plan import BEFORE_START, NS, Plan
+
+Bodies = Callable[[int], bytes]
+
+
+def simulate_arm(spec: EmulatorSpec, plan: Plan, bodies: Bodies, chat: bool, spool: SpoolWriter) -> None:
+    """Replay `plan` on a virtual deployment into `spool`, warm-ups first as live."""
+    _Simulation(spec, plan, bodies, chat, spool).run()
+
+
+class _Deployment(VirtualDeployment):
+    """A virtual deployment whose replies become events, as at the router."""
+
+    def __init__(self, spec: EmulatorSpec) -> None:
+        super().__init__(spec)
+        self.live: dict[int, Live] = {}
+
+    def _on_reply(self, message: Message) -> None:
+        if isinstance(message, Tokens):
+            for rid, index, token in message.rows:
+                self.live[rid].token(message.stage, index, token)
+        elif isinstance(message, Finish):
+            self.live[message.rid].reply.finish = message
+            self.live[message.rid].close_if_complete()
+        elif isinstance(message, Failed):
+            self.live[message.rid].fail(message.reason)
+
+
+class _Simulation:
+    """One arm, one repeat."""
+
+    def __init__(self, spec: EmulatorSpec, plan: Plan, bodies: Bodies, chat: bool, spool: SpoolWriter) -> None:
+        self._plan, self._bodies, self._chat, self._spool = plan, bodies, chat, spool
+        self._deployment = _Deployment(spec)
+        self._clock = self._deployment.clock
+        self._schedule = Schedule(plan, (), 1.0)
+        self._reads: dict[int, list[Read]] = {}
+
+    def run(self) -> None:
+        """Warm-ups, then the rest."""
+        kinds = [request.kind in BEFORE_START for request in self._plan.requests]
+        before = [index for index, early in enumerate(kinds) if early]
+        self._phase(before)
+        self._phase([index for index, early in enumerate(kinds) if not early], zero=True)
+        self._spool.write(frames.Closed("complete"))
+
+    def _phase(self, indices: list[int], zero: bool = False) -> None:
+        self._schedule = Schedule(self._plan, indices, 1.0)
+        self._schedule.t0_ns = self._now_ns() + LEAD_NS
+        if zero:
+            self._spool.write(frames.Zero(self._schedule.t0_ns))
+        for index in self._schedule.roots:
+            self._wait(index, self._schedule.root_times(index))
+        self._clock.run()
+
+    def _now_ns(self) -> int:
+        return round(self._clock.now() * NS)
+
+    def _wait(self, index: int, times: Times) -> None:
+        self._clock.call_at(times.due_ns / NS, self._send, index, times)
+
+    def _send(self, index: int, times: Times) -> None:
+        """A request is due: an ideal client sends it at once."""
+        body = self._bodies(index)
+        request = openai.parse(body, self._chat)
+        sha256, now_ns = hashlib.sha256(body).hexdigest(), times.due_ns
+        self._spool.write(
+            frames.Handed(index, now_ns, times.scheduled_ns, times.ready_ns, times.due_ns, 0, sha256, False)
+        )
+        self._spool.write(frames.Answered(index, now_ns, False, now_ns, 200, "text/event-stream", ""))
+        spec = self._deployment.spec
+        chunks = openai.Chunks(request, f"sim-{index}", spec.served_model, 0)
+        live = Live(request, chunks, spec.tokens_per_chunk, partial(self._end, index))
+        self._deployment.live[index] = live
+        reads = self._reads[index] = []
+        live.attach(lambda event: reads.append((self._now_ns(), event)))
+        self._deployment.submit(index, self._clock.now(), request.ids, request.max_tokens)
+
+    def _end(self, index: int) -> None:
+        """The reply is over; its children may be due. The events written in this very call belong to it."""
+        end_ns = self._now_ns()
+        del self._deployment.live[index], self._deployment.answers[index]
+        self._spool.write(frames.Reads(index, self._reads.pop(index)))
+        self._spool.write(frames.Ended(index, end_ns, "eof", None))
+        for child, times in self._schedule.release(index, end_ns):
+            self._wait(child, times)
+
+
+def simulated_salts(repeats: int, seed: int) -> dict[int, str]:
+    """Salts of a simulation: by seed, since virtual caches are always fresh and a run must repeat bit for bit."""
+    return {repeat: f"simulated-{seed}-{repeat}" for repeat in range(1, repeats + 1)}
+
+
+def spool_arm(folder: Path, arm: str, repeat: int, spec: EmulatorSpec, plan: Plan, bodies: Bodies, chat: bool) -> None:
+    """Simulate one run and put its Parquet files into the run folder."""
+    from pddbench.runfolder.finish import finish_arm, save_arm, spool_path
+
+    save_arm(folder, arm, repeat, 1.0, spec.block_tokens)
+    spool = SpoolWriter(spool_path(folder, arm, repeat), arm, repeat, len(plan.requests))
+    try:
+        simulate_arm(spec, plan, bodies, chat, spool)
+    finally:
+        spool.close()
+    finish_arm(folder, arm, repeat)

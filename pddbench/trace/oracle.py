@@ -1,0 +1,140 @@
+"""An independent recount of prefix hits: token ids written out, block hashes compared, a cache that forgets nothing.
+
+It shares no code with `hits`, `contexts` or the generator, so that agreement between them means something. Every prompt
+is written out as token ids (64-bit ones, so that no two fresh tokens are equal by chance), cut into blocks as an engine
+does, and each block is known by a fingerprint of all tokens up to its end. A request hits the leading blocks whose
+fingerprints an earlier prompt has left behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from pddbench.trace.model import Row
+
+Ids = npt.NDArray[np.uint64]
+_ODD = np.uint64(0x9E3779B97F4A7C15)
+_SHIFT = np.uint64(32)
+_SEED_ROW = 0x8BB84B93962EACC9
+_SEED_POSITION, _SEED_BLOCK = np.uint64(0xD6E8FEB86659FD93), np.uint64(0xA0761D6478BD642F)
+
+
+@dataclass
+class _Context:
+    """The token ids of a request's prompt and reply, and the fingerprints of its whole blocks."""
+
+    tokens: Ids
+    blocks: Ids
+
+
+class _Seen:
+    """A growing set of fingerprints: sorted runs, merged so that there are few (8 bytes each, where a set takes 80)."""
+
+    def __init__(self) -> None:
+        self._runs: list[Ids] = []
+
+    def add(self, values: Ids) -> None:
+        if not len(values):
+            return
+        run = np.sort(values)
+        while self._runs and len(self._runs[-1]) <= 2 * len(run):
+            run = np.sort(np.concatenate([self._runs.pop(), run]), kind="stable")
+        self._runs.append(run)
+
+    def __contains__(self, value: np.uint64) -> bool:
+        for run in self._runs:
+            at = int(np.searchsorted(run, value))
+            if at < len(run) and run[at] == value:
+                return True
+        return False
+
+
+def recount_hits(
+    rows: Sequence[Row], block_tokens: int = 16, basis: Literal["prompt", "prompt+output"] = "prompt"
+) -> npt.NDArray[np.int64]:
+    """Tokens of each row's prompt that an infinite cache of whole blocks holds, in trace order; shape (n,).
+
+    Memory: the contexts that a later row still shares with, and 8 bytes for every distinct block.
+    """
+    last_use = {row.prefix_of: i for i, row in enumerate(rows) if row.prefix_of is not None}
+    live: dict[str, _Context] = {}
+    seen, hits = _Seen(), np.zeros(len(rows), dtype=np.int64)
+    for i, row in enumerate(rows):
+        donor = live[row.prefix_of] if row.prefix_of is not None else None
+        context = _written_out(row, i, donor, block_tokens)
+        prompt_blocks = context.blocks[: row.input_tokens // block_tokens]
+        known = _known(prompt_blocks, seen, row.prefix_tokens // block_tokens)
+        hits[i] = known * block_tokens
+        seen.add((prompt_blocks if basis == "prompt" else context.blocks)[known:])
+        if row.prefix_of is not None and last_use[row.prefix_of] == i:
+            del live[row.prefix_of]
+        if row.request_id in last_use:
+            live[row.request_id] = context
+    return hits
+
+
+def bucket_counts(hits: Iterable[int], inputs: Iterable[int], edges: Sequence[float]) -> list[int]:
+    """Requests in each bucket [edge, next edge) of hit / input; the last bucket includes its end."""
+    counts = [0] * (len(edges) - 1)
+    for hit, length in zip(hits, inputs, strict=True):
+        share = int(hit) / int(length) if length else 0.0
+        counts[max(b for b in range(len(counts)) if share >= edges[b])] += 1
+    return counts
+
+
+def _known(blocks: Ids, seen: _Seen, guess: int) -> int:
+    """How many leading blocks are known: what is known of one prompt is known from its start on.
+
+    Bisection, from a first guess that only saves time: whatever it is, the last known and the first unknown block are
+    looked up.
+    """
+    low, high = 0, len(blocks)
+    middle = min(max(guess, 1), high)
+    while low < high:
+        if blocks[middle - 1] in seen:
+            low = middle
+            middle = low + 1 if low == guess else (low + high + 1) // 2
+        else:
+            high = middle - 1
+            middle = (low + high + 1) // 2
+    return low
+
+
+def _written_out(row: Row, number: int, donor: _Context | None, block: int) -> _Context:
+    """The row's context: the donor's tokens as far as they are shared, then tokens that occur nowhere else."""
+    shared = row.prefix_tokens if donor is not None else 0
+    length = row.input_tokens + row.output_tokens
+    head = donor.tokens[:shared] if donor is not None else np.zeros(0, dtype=np.uint64)
+    positions = np.arange(shared, length, dtype=np.uint64)
+    fresh = (
+        _mixed(np.uint64((number + 1) * _SEED_ROW % 2**64) ^ positions * _SEED_POSITION)
+        if length > shared
+        else positions
+    )
+    tokens = np.concatenate([head, fresh])
+    whole = shared // block
+    kept = donor.blocks[:whole] if donor is not None else np.zeros(0, dtype=np.uint64)
+    return _Context(tokens, np.concatenate([kept, _fingerprints(tokens, whole, kept, block)]))
+
+
+def _fingerprints(tokens: Ids, first: int, before: Ids, block: int) -> Ids:
+    """Of each whole block from number `first` on: it depends on every token from the start, and on its place."""
+    count = len(tokens) // block
+    body = tokens[first * block : count * block].reshape(count - first, block)
+    weights = _mixed(np.arange(1, block + 1, dtype=np.uint64) * _SEED_BLOCK) | np.uint64(1)
+    own = _mixed((body * weights).sum(axis=1, dtype=np.uint64))
+    places = _mixed(np.arange(first + 1, count + 1, dtype=np.uint64) * _SEED_POSITION) | np.uint64(1)
+    sums: Ids = np.cumsum(own * places, dtype=np.uint64)
+    return sums + before[-1] if len(before) else sums
+
+
+def _mixed(values: Ids) -> Ids:
+    """A bijection of 64-bit numbers that leaves no pattern (two rounds of multiply and xor-shift)."""
+    values = (values ^ (values >> _SHIFT)) * _ODD
+    values = (values ^ (values >> _SHIFT)) * _SEED_POSITION
+    return values ^ (values >> _SHIFT)

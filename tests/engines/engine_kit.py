@@ -1,0 +1,113 @@
+"""Servers that nobody here wrote, as processes on loopback, and runs of `pddbench replay` against them."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from pathlib import Path
+
+import pytest
+
+from pddbench.cli import main
+from tests.run.run_kit import BUSY
+
+HERE = Path(__file__).parent
+IDS = ("--token-id-range", "259:875")
+
+
+def require(module):
+    """Skip without an engine; on CI that is a failure."""
+    if importlib.util.find_spec(module) is None:
+        reason = f"{module} is not installed: pip install -e '.[live]'"
+        if os.environ.get("CI") == "true":
+            pytest.fail(reason)
+        pytest.skip(reason)
+
+
+@contextmanager
+def llama_server(model, slots=4, context_tokens=8192):
+    """URL of llama.cpp's own server with a model, in a process that ends with the context."""
+    require("xllamacpp")
+    command = [sys.executable, HERE / "llama_server.py", model, slots, context_tokens]
+    with subprocess.Popen(
+        list(map(str, command)), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as process:
+        try:
+            url = process.stdout.readline().strip()
+            assert url.startswith("http://127.0.0.1:"), f"no server: {url!r}"
+            yield url
+        finally:
+            process.kill()
+
+
+@contextmanager
+def sglang_router(*workers):
+    """URLs of SGLang's router in front of workers, and of its metrics."""
+    require("sglang_router")
+    port, metrics_port = free_ports(2)
+    command = [
+        sys.executable, "-m", "sglang_router.launch_router", "--host", "127.0.0.1", "--port", port,
+        "--prometheus-host", "127.0.0.1", "--prometheus-port", metrics_port, "--policy", "cache_aware",
+        "--log-level", "error", "--worker-urls", *workers,
+    ]  # fmt: skip
+    with subprocess.Popen(
+        list(map(str, command)), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+    ) as process:
+        try:
+            url = f"http://127.0.0.1:{port}"
+            wait_ready(f"{url}/readiness", process)
+            yield url, f"http://127.0.0.1:{metrics_port}/metrics"
+        finally:
+            process.kill()
+
+
+def free_ports(n):
+    """Ports that were free a moment ago: the router cannot take 0."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(n)]
+    ports = [one.getsockname()[1] for one in sockets]
+    for one in sockets:
+        one.close()
+    return ports
+
+
+def wait_ready(url, process, seconds=30):
+    """Poll until the URL answers 200."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until and process.poll() is None:
+        try:
+            with urllib.request.urlopen(url, timeout=2):
+                return
+        except OSError:
+            time.sleep(0.1)
+    pytest.fail(f"{url} did not get ready in {seconds} s")
+
+
+def replay(trace, url, out, *options, profile="llamacpp", expect=0):
+    """A run against `url` in this process, one request at a time: its folder, or with `expect` 1 or 2 what it said.
+
+    One at a time, because each slot of llama.cpp has a cache of its own and a busy one gives nothing to others.
+    """
+    command = [
+        "replay", "--trace", trace, "--base-url", url, "--model", "tiny", "--target-profile", profile,
+        "--out", out, "--quiet", "--max-concurrency", 1, "--allow", "throttle", *BUSY, *options,
+    ]  # fmt: skip
+    said = io.StringIO()
+    with redirect_stdout(said), redirect_stderr(said), pytest.raises(SystemExit) as end:
+        main(list(map(str, command)))
+    assert (end.value.code or 0) == expect, said.getvalue()
+    return out if expect in (0, 98) else said.getvalue()
+
+
+def findings(folder):
+    """Names of what the summary found, apart from what any small run gets."""
+    summary = json.loads((folder / "summary.json").read_text())
+    usual = {"single_arm", "coverage", "send_lag", "loop_lag", "client_cpu", "throttle"}
+    return {finding["rule"] for finding in summary["findings"]} - usual

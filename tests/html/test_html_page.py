@@ -1,0 +1,139 @@
+"""report.html without a browser: what it holds, what is escaped, how large it is."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+from page_kit import fail, hostile, hostile_manifest, make_page
+
+from pddbench.report.html.markup import tag
+from pddbench.report.html.page import for_script
+from pddbench.report.html.timeline import _in_flight
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    return make_page(tmp_path_factory.mktemp("run"), sessions=40, edit=hostile, manifest=hostile_manifest)
+
+
+class Elements(HTMLParser):
+    """Names and attributes of all elements, the text of scripts and styles."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.found, self.texts = [], []
+        self.feed(text)
+
+    def handle_starttag(self, name, attrs):
+        self.found.append((name, dict(attrs)))
+
+    def handle_endtag(self, name):
+        self.found.append(("/" + name, {}))
+
+    def handle_data(self, text):
+        if not self.found or self.found[-1][0] not in ("script", "style"):
+            return
+        if self.texts and self.texts[-1][0] is self.found[-1]:
+            self.texts[-1][1] += text  # the parser hands long texts over in pieces
+        else:
+            self.texts.append([self.found[-1], text])
+
+
+def test_hostile_text_stays_text(made):
+    """A model name or an error from a server must not become an element, a script or a template field."""
+    text, _ = made
+    elements = Elements(text)
+    assert not [attrs for name, attrs in elements.found if name == "img"]
+    assert [name for name, _ in elements.found].count("script") == 2
+    assert not [key for _, attrs in elements.found for key in attrs if key.startswith("on")]
+    (data,) = [part for (_, attrs), part in elements.texts if attrs.get("id") == "data"]
+    assert "<" not in data and any(
+        "window.pwned" in name for name in json.loads(data)["lanes"]["arms"]["pdd"]["session"]
+    )
+    assert "\x1b" not in text
+
+
+def test_policy_allows_only_our_own_script(made):
+    """Without the right hashes the browser runs nothing; with a wider policy it runs what was smuggled in."""
+    elements = Elements(made[0])
+    (policy,) = [
+        attrs["content"] for _, attrs in elements.found if attrs.get("http-equiv") == "Content-Security-Policy"
+    ]
+    hashes = {
+        name: base64.b64encode(hashlib.sha256(part.encode()).digest()).decode()
+        for (name, attrs), part in elements.texts
+        if attrs.get("id") != "data"
+    }
+    assert f"script-src 'sha256-{hashes['script']}'" in policy and f"style-src 'sha256-{hashes['style']}'" in policy
+    assert "default-src 'none'" in policy and "unsafe" not in policy
+
+
+def test_needs_no_network_and_is_small(made):
+    """One file to send around: a link to the outside would break it, or tell somebody who reads it."""
+    text, _ = made
+    assert not re.findall(r"""(?:src|href)=["']?(?!data:)[^"' ]*//""", text)
+    assert "@import" not in text and "url(" not in text
+    assert len(text.encode()) < 2_000_000
+
+
+def test_tables_are_there_without_a_script(made):
+    """Readers that run no script (mail, job pages) still get every figure."""
+    text, summary = made
+    for word in ("TTFT from due P90", "SLO attainment", "seam stall P50", "Differences", "pdd.ttft.p90 &lt; 2 s"):
+        assert word in text
+    assert summary["verdict"] in text
+
+
+def test_json_cannot_end_its_script():
+    """`</script>` or `<!--` in a string would end the element in mid-JSON."""
+    value = {"a": "</script><!-- & \u2028 >"}
+    assert not set("<>&\u2028") & set(for_script(value))
+    assert json.loads(for_script(value)) == value
+
+
+def test_attributes_are_escaped():
+    """A quote in an attribute must not start another one."""
+    assert tag("p", "<b>", title='" onload="x').text == '<p title="&quot; onload=&quot;x">&lt;b&gt;</p>'
+
+
+def test_in_flight_is_overlap():
+    """The mean number under way in a bin is what of each request lies in it."""
+    edges = np.array([0.0, 1.0, 2.0, 3.0])
+    sent, end = np.array([0.5, 0.0, np.nan]), np.array([2.5, 1.0, np.nan])
+    assert _in_flight(sent, end, edges).tolist() == [1.5, 1.0, 0.5]
+
+
+def test_seams_are_where_they_were_planted(made):
+    """The swim-lane's tick is the time of the first token after the hand-off: first token + 23 gaps + the stall."""
+    data = json.loads(next(part for (_, attrs), part in Elements(made[0]).texts if attrs.get("id") == "data"))
+    lane = data["lanes"]["arms"]["pdd"]
+    taken = [seam - first for seam, first in zip(lane["seam"], lane["first"], strict=True) if seam is not None]
+    assert len(taken) > 10
+    assert taken == pytest.approx([0.82 + 23 * 0.0201] * len(taken), abs=2e-3)
+
+
+@pytest.mark.parametrize("recipe", [{"arms": ("baseline",), "sessions": 1, "turns": 1, "tokens": 2, "repeats": 1},
+                                    {"arms": ("pdd", "x"), "sessions": 2, "turns": 2, "tokens": 12}])  # fmt: skip
+def test_small_runs_have_a_page(recipe, tmp_path):
+    """One arm, one session, one request: everything is withheld, and the page says so."""
+    text, _ = make_page(tmp_path, **recipe)
+    assert "withheld" in text
+
+
+def test_all_failed_has_a_page(tmp_path):
+    """A dead endpoint leaves a page that says failed, not a traceback."""
+
+    def dead(arm, repeat, requests, events, *_):
+        for i in range(len(requests["request_id"])):
+            fail(requests, i)
+        for name in events:
+            events[name].clear()
+
+    text, _ = make_page(tmp_path, sessions=3, edit=dead)
+    assert "no request succeeded" in text
