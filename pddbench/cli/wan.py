@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pddbench import exitcodes
-from pddbench.cli.common import options
+from pddbench.cli.common import key_value, options
 from pddbench.errors import InputError
 
 if TYPE_CHECKING:
     from pddbench.wan.link import Link
     from pddbench.wan.openlink import WanLink
+    from pddbench.wan.shape import Shape
     from pddbench.wan.verify import Verification
 
 
@@ -45,6 +46,19 @@ _link_options = options(
     click.option("--rate-mbit", type=float, help="Rate of the link."),
     click.option("--jitter-ms", type=float, help="Standard deviation of the one-way delay."),
     click.option("--loss-pct", type=float, help="Random loss, percent of packets each way."),
+    click.option(
+        "--gilbert", metavar="P,R[,B[,G]]", help="Bursty loss instead: percent to the bad state, back, loss in each."
+    ),
+    click.option(
+        "--back", multiple=True, metavar="NAME=VALUE", help="A figure of the way from B to A, as one_way_ms=30."
+    ),
+    click.option(
+        "--event",
+        "events",
+        multiple=True,
+        metavar="TEXT",
+        help="'cut AT FOR', 'flap AT DOWN UP TIMES' or 'brown-out AT FOR SHARE', seconds.",
+    ),
 )
 
 
@@ -65,31 +79,56 @@ def execute(
     and the link; both start at once. PDDBENCH_WAN_LOCAL and PDDBENCH_WAN_PEER hold the two addresses. Ends with the
     client's exit code.
     """
+    from msgspec import to_builtins
+
     from pddbench.wan.execute import run_on_both_sides, split_commands
-    from pddbench.wan.openlink import open_link
+    from pddbench.wan.openlink import open_shapes
+    from pddbench.wan.schedule import Scheduled, checked, parse_event
 
     server, client = split_commands(command[1:] if command[:1] == ("--",) else command)
-    link = _link(profile, given)
+    link, shapes = _link(profile, given)
+    steps = checked([step for text in given["events"] for step in parse_event(text, shapes)])
     signal.signal(signal.SIGTERM, _interrupt)  # until the commands run: as Ctrl-C, with everything taken down
     taken = _packets(backend)
-    with _out(facts) as out, open_link(link, taken) as opened:
+    with _out(facts) as out, open_shapes(*shapes, taken) as opened:
         found = None if no_verify else opened.verify()
         _announce(link, taken, opened, found)
         if strict and found is not None and not found.ok:
             return exitcodes.INVALID
-        code = run_on_both_sides(opened, server, client)
+        with Scheduled(opened, steps) as beside:
+            code = run_on_both_sides(opened, server, client)
+        if beside.error is not None:
+            raise beside.error
         if out is not None:
-            json.dump({**opened.facts, "counters": opened.counters()}, out, indent=2)
+            changes = [to_builtins(change) for change in beside.applied]
+            json.dump({**opened.facts, "changes": changes, "counters": opened.counters()}, out, indent=2)
     return code
 
 
-def _link(profile: str, given: dict[str, Any]) -> Link:
-    """The profile with the given figures put in."""
+_FIGURES = ("one_way_ms", "rate_mbit", "jitter_ms", "loss_pct")
+
+
+def _link(profile: str, given: dict[str, Any]) -> tuple[Link, tuple[Shape, Shape]]:
+    """The profile with the given figures put in, and what each direction does."""
     from pddbench.wan.link import resolve_link
+    from pddbench.wan.shape import parse_gilbert, shape_of
     from pddbench.workload.experiment import Wan
 
-    figures = {name: value for name, value in given.items() if value is not None}
-    return resolve_link(Wan(profile=profile, **figures), backend="packets")
+    gilbert = parse_gilbert(given["gilbert"]) if given["gilbert"] else None
+    figures = {name: given[name] for name in _FIGURES if given[name] is not None}
+    back = {**figures, **dict(_back_figure(text) for text in given["back"])}
+    link, other = (resolve_link(Wan(profile=profile, **each), backend="packets") for each in (figures, back))
+    return link, (shape_of(link, gilbert), shape_of(other, gilbert))
+
+
+def _back_figure(text: str) -> tuple[str, float]:
+    name, value = key_value(text, "--back")
+    try:
+        if name in _FIGURES:
+            return name, float(value)
+    except ValueError:
+        pass
+    raise InputError(f"--back takes one of {', '.join(_FIGURES)} and a number, not {text!r}")
 
 
 def _packets(backend: str) -> str:
@@ -122,10 +161,16 @@ def _out(path: str | None) -> Any:
 
 def _announce(link: Link, taken: str, opened: WanLink, found: Verification | None) -> None:
     """One line about the link, and one for each finding, on stderr: stdout is the commands'."""
-    figures = f"{link.one_way_ms:g} ms one way, {link.rate_mbit:g} Mbit/s"
-    figures += f", jitter {link.jitter_ms:g} ms" if link.jitter_ms else ""
-    figures += f", loss {link.loss_pct:g}%" if link.loss_pct else ""
+    there, back = (_words(shape) for shape in opened.shapes)
+    figures = there if there == back else f"there {there}; back {back}"
     sides = f"client at {opened.side_a.address}, server at {opened.side_b.address}"
     click.echo(f"WAN: {taken}, {link.profile}: {figures}; {sides}", err=True)
     for finding in found.findings if found else []:
         click.echo(f"WAN: {'as asked' if finding.ok else 'NOT AS ASKED'}: {finding.words()}", err=True)
+
+
+def _words(shape: Shape) -> str:
+    """A direction in a few words."""
+    words = f"{shape.delay_ms:g} ms one way, {shape.rate_mbit:g} Mbit/s"
+    words += f", jitter {shape.jitter_ms:g} ms" if shape.jitter_ms else ""
+    return words + (f", loss {100 * shape.loss_share:.3g}%" if shape.loss_share else "")

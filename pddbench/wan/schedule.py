@@ -56,6 +56,23 @@ def flap(usual: tuple[Shape, Shape], at_s: float, down_s: float, up_s: float, ti
     return [step for i in range(times) for step in cut(usual, at_s + i * (down_s + up_s), down_s)]
 
 
+def parse_event(text: str, usual: tuple[Shape, Shape]) -> list[Change]:
+    """`cut AT FOR`, `flap AT DOWN UP TIMES` or `brown-out AT FOR SHARE`, in seconds after the commands start."""
+    name, *words = text.split()
+    kinds: dict[str, tuple[int, Callable[..., list[Change]]]]
+    kinds = {"cut": (2, cut), "flap": (4, flap), "brown-out": (3, brown_out)}
+    try:
+        figures = [float(word) for word in words]
+    except ValueError:
+        figures = []
+    if name not in kinds or len(figures) != kinds[name][0] or min(figures) < 0:
+        raise InputError(f"an event is 'cut AT FOR', 'flap AT DOWN UP TIMES' or 'brown-out AT FOR SHARE', not {text!r}")
+    if name == "flap":
+        at_s, down_s, up_s, times = figures
+        return flap(usual, at_s, down_s, up_s, int(times))
+    return kinds[name][1](usual, *figures)
+
+
 def checked(steps: Sequence[Change]) -> list[Change]:
     """`InputError` unless the times rise from 0 or later."""
     times = [step.at_s for step in steps]

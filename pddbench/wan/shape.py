@@ -52,6 +52,17 @@ class Gilbert(msgspec.Struct, frozen=True):
         return 1 + 2 * covariance / (mean * (1 - mean))
 
 
+def parse_gilbert(text: str) -> Gilbert:
+    """`TO_BAD,TO_GOOD[,BAD_LOSS[,GOOD_LOSS]]` in percent."""
+    try:
+        figures = [float(word) for word in text.split(",")]
+    except ValueError:
+        figures = []
+    if not 2 <= len(figures) <= 4:
+        raise InputError(f"Gilbert-Elliott loss is TO_BAD,TO_GOOD[,BAD_LOSS[,GOOD_LOSS]] in percent, not {text!r}")
+    return Gilbert(*figures)
+
+
 class Shape(msgspec.Struct, frozen=True):
     """One direction: one-way delay and jitter (ms), rate (Mbit/s, of Ethernet frames), random or bursty loss."""
 

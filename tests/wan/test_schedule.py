@@ -5,7 +5,7 @@ import pytest
 from pddbench.errors import InputError
 from pddbench.wan.meter import Meter
 from pddbench.wan.openlink import open_shapes
-from pddbench.wan.schedule import Change, Scheduled, brown_out, checked, cut, flap, run_schedule
+from pddbench.wan.schedule import Change, Scheduled, brown_out, checked, cut, flap, parse_event, run_schedule
 from pddbench.wan.shape import Gilbert, Shape
 
 USUAL = (Shape(5.0, 100.0), Shape(5.0, 50.0, gilbert=Gilbert(1.0, 20.0)))
@@ -33,6 +33,16 @@ def test_schedules_that_make_no_sense_are_refused():
         brown_out(USUAL, 1.0, 1.0, 0.0)
     with pytest.raises(InputError, match="rate"):
         brown_out((Shape(1.0, None), Shape(1.0, None)), 1.0, 1.0, 0.5)
+
+
+def test_events_as_text():
+    """A typo in an event would run the whole experiment over a link that never changes."""
+    assert parse_event("cut 5 2", USUAL) == cut(USUAL, 5.0, 2.0)
+    assert parse_event("flap 5 1 2 3", USUAL) == flap(USUAL, 5.0, 1.0, 2.0, 3)
+    assert parse_event("brown-out 5 10 0.1", USUAL) == brown_out(USUAL, 5.0, 10.0, 0.1)
+    for text in ("cut 5", "cut x 2", "brownout 5 1 0.5", "cut -1 2"):
+        with pytest.raises(InputError, match="an event is"):
+            parse_event(text, USUAL)
 
 
 @pytest.mark.slow

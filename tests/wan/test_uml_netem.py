@@ -25,7 +25,8 @@ def guest_results(tmp_path_factory):
     if reason := uml.missing():
         fail_in_ci(reason)
     folder = tmp_path_factory.mktemp("guest")
-    argv = [sys.executable, "-m", "pytest", str(GUEST), "-p", "no:cacheprovider", "--junitxml=/mnt/results.xml"]
+    argv = [sys.executable, "-m", "pytest", str(GUEST), "-p", "no:cacheprovider", "--durations=0",
+            "--junitxml=/mnt/results.xml"]  # fmt: skip
     code, said = uml.run(argv, folder, timeout_s=400.0)
     results = folder / "results.xml"
     if not results.exists():

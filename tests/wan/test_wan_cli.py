@@ -58,6 +58,8 @@ def test_model_is_not_for_commands():
 
 @pytest.mark.parametrize("words", [["nowhere", "--", "true"], ["metro"], ["--wan", "nettem", "metro", "--", "true"],
                                    ["--loss-pct", "120", "metro", "--", "true"],
+                                   ["--gilbert", "1", "metro", "--", "true"], ["--back", "x=1", "metro", "--", "true"],
+                                   ["--event", "cut", "metro", "--", "true"],
                                    ["--facts", "/nonexistent/f", "metro", "--", "true"]])  # fmt: skip
 def test_what_cannot_be_used_is_one_sentence_and_exit_2(words, tun_works):
     """A typo must not cost a traceback, nor run anything."""
@@ -134,3 +136,16 @@ def test_a_signal_during_the_verification_is_clean(tun_works):
     _, errors = owner.popen.communicate(timeout=60)
     assert owner.popen.returncode == 143 and b"Traceback" not in errors
     assert owner.wait_until_gone() == [] and owner.namespaces_held() == set()
+
+
+@pytest.mark.slow
+def test_events_and_the_way_back(tmp_path, tun_works):
+    """The link that was asked would not be the one of the facts."""
+    facts = tmp_path / "facts.json"
+    done = pddbench("wan", "exec", "--wan", "tun", "--no-verify", "--back", "one_way_ms=7", "--event", "cut 0.2 0.3",
+                    "--facts", str(facts), "metro", "--", "sleep", "2")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "there 1 ms" in done.stderr and "back 7 ms" in done.stderr
+    kept = json.loads(facts.read_text())
+    assert [change["wanted_s"] for change in kept["changes"]] == [0.2, 0.5]
+    assert kept["directions"]["b_to_a"]["delay_ms"] == 7.0

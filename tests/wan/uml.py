@@ -29,7 +29,7 @@ def missing():
 def run(argv, folder, timeout_s=240.0, memory="512M"):
     """Run `argv` in the checkout, in a guest; returns its exit code and output. `folder` is /mnt in the guest."""
     environment = {"PATH": os.environ["PATH"] + ":/usr/sbin:/sbin", "HOME": "/run/tmp", "TMPDIR": "/run/tmp",
-                   "PYTHONDONTWRITEBYTECODE": "1", "PDDBENCH_GUEST": "1"}  # fmt: skip
+                   "PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": str(_CHECKOUT)}  # fmt: skip
     job = {"argv": argv, "cwd": str(_CHECKOUT), "env": environment}
     (folder / "job.json").write_text(json.dumps(job))
     with tempfile.TemporaryDirectory() as state, (folder / "console").open("wb") as console:
