@@ -149,3 +149,16 @@ def test_events_and_the_way_back(tmp_path, tun_works):
     kept = json.loads(facts.read_text())
     assert [change["wanted_s"] for change in kept["changes"]] == [0.2, 0.5]
     assert kept["directions"]["b_to_a"]["delay_ms"] == 7.0
+
+
+@pytest.mark.slow
+def test_without_privilege_over_the_host(tun_works):
+    """Root over the host's network would be needed for what an unprivileged user namespace allows."""
+    drop = ["setpriv", "--bounding-set", "-sys_admin,-net_admin", "--inh-caps", "-all"]
+    if subprocess.run([*drop, "unshare", "-Un", "true"], capture_output=True, check=False).returncode != 0:
+        pytest.skip("this host gives no unprivileged user namespaces with a network, or has no setpriv")
+    argv = [*drop, sys.executable, "-m", "pddbench", "wan", "exec", "--wan", "tun", "--no-verify",
+            "--facts", "/dev/stdout", "metro", "--", "true"]  # fmt: skip
+    done = subprocess.run(argv, capture_output=True, text=True, cwd=CHECKOUT, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["namespaces"]["privilege"] == "unprivileged user namespace"

@@ -11,9 +11,10 @@ import sys
 CLONE_NEWUSER = 0x10000000
 CLONE_NEWNET = 0x40000000
 _PR_SET_TIMERSLACK = 29
-_SIOCGIFFLAGS, _SIOCSIFFLAGS, _SIOCSIFMTU, _SIOCSIFTXQLEN = 0x8913, 0x8914, 0x8922, 0x8943
+_SIOCGIFFLAGS, _SIOCSIFFLAGS, _SIOCSIFMTU = 0x8913, 0x8914, 0x8922
 _SIOCSIFADDR, _SIOCSIFDSTADDR = 0x8916, 0x8918
 _IFF_UP = 1
+_RTM_NEWLINK, _IFLA_TXQLEN, _REQUEST_WITH_ANSWER = 16, 13, 5
 
 
 def _call(name: str, *args: int) -> None:
@@ -66,7 +67,21 @@ def configure(device: str, mtu_bytes: int, queue_packets: int, address: str, pee
 
     name = device.encode()
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
-        for request, value in ((_SIOCSIFMTU, mtu_bytes), (_SIOCSIFTXQLEN, queue_packets)):
-            fcntl.ioctl(control, request, struct.pack("16si20x", name, value))
+        fcntl.ioctl(control, _SIOCSIFMTU, struct.pack("16si20x", name, mtu_bytes))
         for request, host in ((_SIOCSIFADDR, address), (_SIOCSIFDSTADDR, peer)):
             fcntl.ioctl(control, request, struct.pack("16sHH4s16x", name, socket.AF_INET, 0, socket.inet_aton(host)))
+    _set_transmit_queue(socket.if_nametoindex(device), queue_packets)
+
+
+def _set_transmit_queue(index: int, packets: int) -> None:
+    """By netlink: the ioctl for it (SIOCSIFTXQLEN) is refused in an unprivileged user namespace, netlink is not."""
+    import socket
+    import struct
+
+    body = struct.pack("BxHiII", socket.AF_UNSPEC, 0, index, 0, 0) + struct.pack("HHI", 8, _IFLA_TXQLEN, packets)
+    header = struct.pack("IHHII", 16 + len(body), _RTM_NEWLINK, _REQUEST_WITH_ANSWER, 1, 0)
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as route:
+        route.send(header + body)
+        (code,) = struct.unpack_from("i", route.recv(4096), 16)
+    if code != 0:
+        raise OSError(-code, os.strerror(-code))

@@ -180,3 +180,16 @@ def test_sigkill_leaves_no_device():
     owner.popen.communicate(timeout=60)
     assert owner.wait_until_gone() == [] and owner.namespaces_held() == set()
     assert [entry.name for entry in Path("/sys/class/net").iterdir() if entry.name == NAME] == []
+
+
+def test_without_privilege_over_the_host(tmp_path):
+    """netem in an unprivileged user namespace is what most users have."""
+    drop = ["setpriv", "--bounding-set", "-sys_admin,-net_admin", "--inh-caps", "-all"]
+    kept = tmp_path / "facts.json"
+    argv = [*drop, sys.executable, "-m", "pddbench", "wan", "exec", "--wan", "netem", "--no-verify",
+            "--facts", str(kept), "metro", "--", "true"]  # fmt: skip
+    done = subprocess.run(argv, capture_output=True, text=True, cwd=CHECKOUT, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    facts = json.loads(kept.read_text())
+    assert facts["namespaces"]["privilege"] == "unprivileged user namespace"
+    assert facts["read_back"]["a_to_b"]["kind"] == "netem"
