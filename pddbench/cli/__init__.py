@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
@@ -11,6 +12,7 @@ import click
 
 from pddbench import __version__, exitcodes
 from pddbench.errors import PddbenchError, suggest
+from pddbench.text import printable
 
 _COMMANDS = {
     "run": ("pddbench.cli.run:run", "Run an experiment: a workload on several arms, ending in a side-by-side table."),
@@ -88,4 +90,10 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     except BrokenPipeError:
         sys.stderr.close()  # the reader of our output went away (`| head`): not an error of ours
         sys.exit(exitcodes.GOOD)
+    except OSError as error:
+        # a full disk, a file that went away: what was saved stays, and `pddbench recover` finishes a run folder
+        where = f"{error.filename}: " if error.filename else ""
+        reason = os.strerror(error.errno) if error.errno else printable(str(error))
+        click.echo(f"pddbench: {where}{reason}; what was saved so far stays (see `pddbench recover`)", err=True)
+        sys.exit(exitcodes.WORLD_FAILED)
     sys.exit(code if isinstance(code, int) else exitcodes.GOOD)

@@ -100,9 +100,12 @@ def _dress(axes: Any, data: Dataset, most: int) -> None:
     ticks = [tick for tick in _TICKS if tick == 0 or 1 - tick >= 1 / max(most, 2)]
     axes.set_xticks([float(spread_axis(tick)) for tick in ticks], [f"{100 * tick:g}" for tick in ticks])
     axes.set_xlim(0, float(spread_axis(1 - 1 / max(most, 2))) + 0.05)
-    axes.set_yscale("log")
-    axes.yaxis.set_major_formatter(_seconds)
-    axes.yaxis.set_minor_formatter(_seconds_sparse(axes))
+    if any((np.asarray(line.get_ydata(), dtype=np.float64) > 0).any() for line in axes.get_lines()):
+        axes.set_yscale("log")
+        axes.yaxis.set_major_formatter(_seconds)
+        axes.yaxis.set_minor_formatter(_seconds_sparse(axes))
+    else:  # stopped before any answer came, or nothing but failures
+        axes.annotate("no first token was received", (0.5, 0.5), xycoords="axes fraction", ha="center", color="0.35")
     axes.grid(True, which="major", color="0.88", linewidth=0.8)
     axes.set_xlabel("percentile of all planned requests (bands: 95% by session)")
     axes.set_ylabel("TTFT from due")

@@ -160,7 +160,7 @@ def _setup(arm: Arm, experiment: Experiment, backend: str) -> ArmSetup:
         setup = ArmSetup(arm, profile, endpoint.endswith("/chat/completions"), not text, 1.0, None)
         setup.block_tokens = arm.block_tokens if arm.block_tokens is not None else profile.block_tokens
         setup.url = endpoint_url(str(arm.base_url), endpoint)
-        _check_key(arm)
+        _check_credentials(arm)
     setup.pin = dict(setup.profile.pin) if exact else {}
     if arm.tokenizer is not None:
         setup.words = single_token_words(arm.tokenizer)
@@ -168,7 +168,12 @@ def _setup(arm: Arm, experiment: Experiment, backend: str) -> ArmSetup:
     return setup
 
 
-def _check_key(arm: Arm) -> None:
+def _check_credentials(arm: Arm) -> None:
+    """The key is there, and there is one credential, not two."""
+    given = urlsplit(str(arm.base_url)).username is not None
+    named = bool(arm.api_key_env) or any(name.lower() == "authorization" for name in arm.headers)
+    if given and named:
+        raise InputError(f"arm {arm.name!r}: credentials in base_url and an Authorization header: give one of them")
     if arm.api_key_env and not os.environ.get(arm.api_key_env):
         raise InputError(f"arm {arm.name!r}: environment variable {arm.api_key_env} (api_key_env) is not set")
 

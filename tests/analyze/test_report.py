@@ -343,3 +343,18 @@ def test_read_only_folder_still_answers(folder, monkeypatch):
     done = run_cli("report", folder)
     assert "verdict: valid" in done.output
     assert isinstance(done.exception, InputError) and "Read-only file system" in str(done.exception)
+
+
+def test_nothing_was_sent_at_all(tmp_path):
+    """A run stopped in its first second has no time at all to draw: the answer must still come."""
+
+    def unsent(arm, repeat, requests, events, *_):
+        for i in range(len(requests["outcome"])):
+            fail(requests, i, "not_sent", "interrupted")
+            for name in ("due_ns", "sent_ns", "end_ns", "ready_ns", "throttle_wait_ns"):
+                requests[name][i] = None
+
+    recipe = Recipe(repeats=1, tokens=12, slo={}, edit=unsent, manifest=lambda m: m.update(partial=True, signal=2))
+    done = run_cli("report", make_run(tmp_path, recipe))
+    assert done.exception is None and done.return_value == 0
+    assert "stopped early" in done.output

@@ -207,6 +207,7 @@ def test_misspelt_command():
         (["--api-key-env", "PDDBENCH_NOT_SET"], "PDDBENCH_NOT_SET"),
         (["--token-id-range", "5"], "LOW:HIGH"),
         (["--base-url", "ftp://x"], "not an http"),
+        (["--base-url", "http://u:sk-secret@127.0.0.1:1", "--header", "Authorization=Bearer sk-secret"], "one of them"),
     ],
 )
 def test_replay_flags(folder, flags, says):
@@ -218,3 +219,20 @@ def test_replay_flags(folder, flags, says):
     done = pddbench("replay", *common, *flags)
     assert says in one_sentence(done, 2)
     assert "sk-secret" not in done.stderr
+
+
+def test_a_full_disk_is_one_sentence(monkeypatch, capsys):
+    """Without it, a full disk at the end of a long run ends in a traceback."""
+    import errno
+
+    from pddbench.cli import cli, main
+
+    def full(*args, **more):
+        raise OSError(errno.ENOSPC, "No space left on device", "results/x/requests")
+
+    monkeypatch.setattr(cli, "main", full)
+    with pytest.raises(SystemExit) as ended:
+        main(["run", "x"])
+    assert ended.value.code == 1
+    said = capsys.readouterr().err
+    assert "results/x/requests: No space left on device" in said and said.count("\n") == 1
