@@ -50,8 +50,17 @@ class Marked:
             time.sleep(0.02)
         return left
 
-    def namespaces_held(self):
-        """Those of its namespaces, the host's excluded, that some process is still in."""
+    def namespaces_held(self, limit_s=20.0):
+        """Those of its namespaces, the host's excluded, that some process is still in after a while.
+
+        A process that is just ending has lost its marks (its environment) before it leaves its namespace.
+        """
+        until = time.monotonic() + limit_s
+        while (left := self._namespaces_held()) and time.monotonic() < until:
+            time.sleep(0.02)
+        return left
+
+    def _namespaces_held(self):
         own = self.namespaces - {os.stat("/proc/self/ns/net").st_ino}  # noqa: PTH116
         held = set()
         for entry in Path("/proc").iterdir():
