@@ -14,15 +14,16 @@ def printable(text: str, limit: int = 200) -> str:
     text = _CONTROL.sub(" ", _ANSI.sub("", text)).strip()
     text = re.sub(r"<[^<>]{0,200}>", " ", text)
     text = re.sub(r"\s+", " ", text).strip().lstrip(":").lstrip()
+    text = re.sub(r":(?=:)", ": ", text)  # a folded cell may bring any part of a text to the start of a line
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
 def redact_url(url: str) -> str:
     """`url` without user, password and query values: what may be shown, logged and saved."""
-    parts = urlsplit(url)
-    host = parts.hostname or ""
-    host = f"[{host}]" if ":" in host else host
-    netloc = host + (f":{parts.port}" if parts.port else "")
-    if parts.username or parts.password:
-        netloc = "***@" + netloc
-    return urlunsplit((parts.scheme, netloc, parts.path, "***" if parts.query else "", ""))
+    try:
+        parts = urlsplit(url)
+        given, _, host = parts.netloc.rpartition("@")
+        netloc = f"***@{host}" if given else host
+        return urlunsplit((parts.scheme, netloc, parts.path, "***" if parts.query else "", ""))
+    except ValueError:  # no URL at all: nothing of it is safe to show
+        return "***"

@@ -8,13 +8,14 @@ from typing import Any
 from pddbench.text import redact_url
 
 _SECRET_NAME = re.compile(r"auth|api[-_]?key|token$|secret|passw|cookie|credential|signature", re.IGNORECASE)
-_URL = re.compile(r"https?://[^\s'\"]+")
+_URL = re.compile(r"[a-z][a-z0-9+.-]*://[^\s\"]+", re.IGNORECASE)
+_USERINFO = re.compile(r"(?<![\w@])[^\s/@=]+@(?=[\w.\[])")  # `user:password@host` of a URL without a scheme
 HIDDEN = "***"
 
 
 def redact_text(text: str) -> str:
     """`text` with user, password and query of every URL in it hidden."""
-    return _URL.sub(lambda match: redact_url(match.group(0)), text)
+    return _USERINFO.sub("***@", _URL.sub(lambda match: redact_url(match.group(0)), text))
 
 
 def redact_argv(argv: list[str]) -> list[str]:
@@ -46,6 +47,8 @@ def redact_config(value: Any, key: str = "") -> Any:
     """A configuration that may be saved: values under secret-looking keys, all headers, and URL secrets hidden."""
     if key == "headers" and isinstance(value, dict):
         return dict.fromkeys(value, HIDDEN)
+    if key == "extra_body" and isinstance(value, dict):
+        return {name: item if isinstance(item, bool | int | float) else HIDDEN for name, item in value.items()}
     if isinstance(value, dict):
         return {name: redact_config(item, name) for name, item in value.items()}
     if isinstance(value, list | tuple):

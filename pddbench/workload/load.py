@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from pddbench.errors import InputError, suggest
+from pddbench.text import redact_url
 from pddbench.workload import experiment as ex
 
 _NAME = re.compile(r"[a-z0-9_-]{1,40}")
@@ -181,16 +182,18 @@ def _check_external(arm: ex.Arm, work: ex.Workload, where: str, at: str) -> None
     from pddbench.deploy.profiles import PROFILES
 
     assert arm.base_url is not None
-    parts = urlsplit(arm.base_url)
-    _require(
-        parts.scheme in ("http", "https") and bool(parts.hostname),
-        where,
-        f"{at}: base_url {arm.base_url!r} is not an http:// or https:// URL",
-    )
+    shown = redact_url(arm.base_url)
+    try:
+        arm.base_url.encode()
+        parts = urlsplit(arm.base_url)
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname)
+    except ValueError:  # brackets that do not close, bytes that are no text
+        usable = False
+    _require(usable, where, f"{at}: base_url {shown!r} is not an http:// or https:// URL")
     try:
         parts.port  # noqa: B018 - reading it validates it
     except ValueError:
-        raise InputError(f"{where}: {at}: base_url {arm.base_url!r} has an impossible port") from None
+        raise InputError(f"{where}: {at}: base_url {shown!r} has an impossible port") from None
     _require(
         arm.metrics_url in (None, "off") or str(arm.metrics_url).startswith(("http://", "https://")),
         where,
