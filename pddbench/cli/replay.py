@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -152,7 +153,7 @@ def _endpoint(endpoint: str | None) -> str | None:
 
 def _id_range(text: str) -> tuple[int, int]:
     low, _, high = text.partition(":")
-    if not (low.isdigit() and high.isdigit()):
+    if not (re.fullmatch(r"[0-9]{1,9}", low) and re.fullmatch(r"[0-9]{1,9}", high)):
         raise InputError(f"--token-id-range {text!r}: give LOW:HIGH, for example 1000:30000")
     return int(low), int(high)
 

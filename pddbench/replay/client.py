@@ -38,7 +38,7 @@ class HttpClient:
         parts = urlsplit(target.url)
         self._where = f"{parts.hostname}:{parts.port or (443 if parts.scheme == 'https' else 80)}"
         self._headers = request_headers(target)
-        self._secrets = secrets_of(self._headers)
+        self._secrets = secrets_of(target, self._headers)
         self._hide = hider(self._secrets)
         keep: dict[str, Any] = {"keepalive_timeout": target.keep_alive_s}
         self._session = aiohttp.ClientSession(
@@ -59,7 +59,7 @@ class HttpClient:
 
     async def perform(self, exchange: Exchange, body: bytes, request_id: str) -> None:
         """See `Transport.perform`."""
-        stall = StallTimer(exchange, self._target.stall_timeout_s)
+        stall = StallTimer(exchange, self._target.stall_timeout_s, self._target.request_limit_s)
         try:
             await self._perform(exchange, body, request_id)
         except asyncio.CancelledError:

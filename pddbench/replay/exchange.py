@@ -23,6 +23,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     headers: dict[str, str] = {}
     api_key_env: str | None = None
     stall_timeout_s: float = 300.0
+    request_limit_s: float = 3600.0
     max_start_rate: float | None = None
     max_concurrency: int | None = None
     keep_alive_s: float = 0.5

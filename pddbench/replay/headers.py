@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
-from urllib.parse import quote
+from urllib.parse import quote, unquote, urlsplit
 
 from pddbench import __version__
 from pddbench.errors import InputError
@@ -40,9 +40,11 @@ def request_id_value(request_id: str) -> str:
     return quote(request_id, safe="!#$&'()*+,/:;=?@[] ")
 
 
-def secrets_of(headers: dict[str, str]) -> list[str]:
-    """Header values that must never be seen: those of headers whose names say so, whole and without `Bearer`."""
-    values = [value for name, value in headers.items() if _SECRET_HEADER.search(name)]
+def secrets_of(target: Target, headers: dict[str, str]) -> list[str]:
+    """What must never be seen: all header values that the user gave, the key, and the URL's own credentials."""
+    values = [value for name, value in headers.items() if name in target.headers or _SECRET_HEADER.search(name)]
+    parts = urlsplit(target.url)
+    values += [unquote(parts.password or ""), parts.password or "", parts.query]
     return [secret for value in values for secret in (value, value.rpartition(" ")[2]) if len(secret) >= 4]
 
 

@@ -37,7 +37,7 @@ class RawClient:
         self._host, self._port = str(parts.hostname), parts.port or 80
         self._where = f"{self._host}:{self._port}"
         headers = request_headers(target)
-        self._secrets = secrets_of(headers)
+        self._secrets = secrets_of(target, headers)
         self._hide = hider(self._secrets)
         self._head = _head(target.url, headers)
         self._poller = Poller(self._loop)
@@ -52,7 +52,7 @@ class RawClient:
 
     async def perform(self, exchange: Exchange, body: bytes, request_id: str) -> None:
         """See `Transport.perform`."""
-        stall = StallTimer(exchange, self._target.stall_timeout_s)
+        stall = StallTimer(exchange, self._target.stall_timeout_s, self._target.request_limit_s)
         try:
             await self._perform(exchange, body, request_id)
         except asyncio.CancelledError:

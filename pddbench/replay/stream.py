@@ -358,7 +358,9 @@ def _stamps(result: StreamResult) -> None:
     result.first_token_ns, result.last_token_ns = times[0], times[-1]
     if len(times) < 2:
         return
-    if (result.chunk_tokens[0] or 1) < 2:
+    bundled = result.completion_tokens is not None and result.completion_tokens > len(times)
+    first = result.chunk_tokens[0]
+    if first == 1 or (first is None and not bundled):  # of a bundled stream nobody knows which chunk held it
         result.second_token_ns = times[1]
     gaps = [after - before for before, after in pairwise(times)]
     result.max_gap_ns = max(gaps)

@@ -12,7 +12,7 @@ import click
 import msgspec
 
 from pddbench import exitcodes
-from pddbench.errors import InputError
+from pddbench.errors import InputError, PddbenchError
 from pddbench.runner import consent, describe, manifest
 from pddbench.runner.order import fresh_salts
 from pddbench.runner.prepare import Prepared, prepare
@@ -70,10 +70,25 @@ def default_folder(name: str) -> Path:
     return Path("results") / f"{name}-{datetime.now(UTC).strftime('%Y%m%dT%H%M%SZ')}"
 
 
+def _taken(folder: Path) -> bool:
+    try:
+        return folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
+    except (OSError, ValueError) as error:
+        raise InputError(f"cannot use {str(folder)[:80]} as --out: {error}") from None
+
+
+def _nothing_in_it(folder: Path) -> bool:
+    """A run folder whose run failed before any load (a refused preflight): there is nothing to lose."""
+    if not (folder / manifest.FILE).is_file():
+        return False
+    kept = [*(folder / "requests").glob("*"), *(folder / "spool").glob("*.spool")]
+    return not kept
+
+
 def make_folder(folder: Path, force: bool) -> Path:
     """A new, empty run folder. An existing one is an error (2) unless `force`, which replaces run folders only."""
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        if not force:
+    if _taken(folder):
+        if not force and not _nothing_in_it(folder):
             raise InputError(f"{folder} already exists: choose another --out, or --force to replace that run")
         if not (folder / manifest.FILE).is_file():
             raise InputError(f"{folder} exists and is not a run folder: --force replaces run folders only")
@@ -104,5 +119,11 @@ def _run_and_answer(prepared: Prepared, folder: Path, options: RunOptions) -> in
     signal_code = run_all(prepared, folder, facts, salts, quiet=options.quiet)
     facts["finished_utc"] = manifest.utc_now()
     manifest.write(folder, facts)
-    codes = [signal_code] if signal_code else []
-    return exitcodes.worst([*codes, answer(folder, strict=options.strict, as_json=options.as_json)])
+    try:
+        code = answer(folder, strict=options.strict, as_json=options.as_json)
+    except PddbenchError as error:
+        if signal_code is None:
+            raise
+        click.echo(f"pddbench: {error}", err=True)  # nothing had been measured yet: the signal's code stands
+        return signal_code
+    return exitcodes.worst([signal_code, code] if signal_code else [code])

@@ -94,13 +94,29 @@ def _preflight_external(prepared: Prepared, folder: Path, facts: dict[str, Any],
     """All real endpoints are asked before the first one gets load."""
     for setup in prepared.arms:
         if setup.url is not None and stop.number is None:
-            _preflight(setup, setup.url, folder, facts)
+            _preflight(setup, setup.url, folder, facts, stop)
 
 
-def _preflight(setup: ArmSetup, url: str, folder: Path, facts: dict[str, Any]) -> None:
-    found = in_loop(lambda: preflight(setup, url))
+def _preflight(setup: ArmSetup, url: str, folder: Path, facts: dict[str, Any], stop: Stop) -> None:
+    """Probe an arm; a signal ends the probe at once (`stop` tells the caller)."""
+    found = in_loop(lambda: _unless_stopped(preflight(setup, url), stop))
+    if found is None:
+        return
     facts["arms"][setup.name] |= {"preflight": found, "block_tokens": setup.block_tokens}
     manifest.write(folder, facts)
+
+
+async def _unless_stopped(work: Coroutine[Any, Any, T], stop: Stop) -> T | None:
+    """The result of `work`; None when a signal comes first, which cancels it."""
+    with stop.watched() as event:
+        task, signalled = asyncio.ensure_future(work), asyncio.ensure_future(event.wait())
+        await asyncio.wait((task, signalled), return_when=asyncio.FIRST_COMPLETED)
+        signalled.cancel()
+        if task.done():
+            return task.result()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        return None
 
 
 class _Run:
@@ -127,7 +143,9 @@ class _Run:
         setup = self._setup
         with _serving(setup) as (url, deployment):
             if deployment is not None:
-                _preflight(setup, url, self._folder, self._facts)
+                _preflight(setup, url, self._folder, self._facts, self._stop)
+            if self._stop.number is not None:
+                return
             save_arm(self._folder, setup.name, self._repeat, setup.speed, setup.block_tokens)
             started_utc = manifest.utc_now()
             try:
@@ -161,6 +179,7 @@ class _Run:
             setup,
             url,
             stall_timeout_s=work.stall_timeout_s,
+            request_limit_s=work.request_limit_s,
             max_start_rate=work.max_start_rate,
             max_concurrency=work.max_concurrency,
         )

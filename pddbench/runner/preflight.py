@@ -46,7 +46,7 @@ async def preflight(setup: ArmSetup, url: str) -> dict[str, Any]:
     from pddbench.replay.transport import make_transport
 
     emulator = await emulator_facts(url) if setup.spec is None else None
-    client = make_transport(target_of(setup, url, stall_timeout_s=60.0))
+    client = make_transport(target_of(setup, url, stall_timeout_s=60.0, request_limit_s=120.0))
     try:
         result = await _ask(client, writer_of(setup, _probe_plan(), f"preflight/{secrets.token_hex(8)}")(0))
     finally:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +10,8 @@ from urllib.parse import urlsplit
 
 from pddbench.deploy.profiles import PROFILES, Profile
 from pddbench.errors import InputError
-from pddbench.replay.exchange import endpoint_url
+from pddbench.replay.exchange import Target, endpoint_url
+from pddbench.replay.headers import request_headers
 from pddbench.runner.order import cache_domain, palindromic
 from pddbench.trace.model import Trace
 from pddbench.workload.experiment import Arm, Experiment
@@ -23,6 +23,7 @@ from pddbench.workload.words import WORDS
 if TYPE_CHECKING:
     from pddbench.deploy.emulator.spec import EmulatorSpec
 
+_OURS = {"stream", "prompt", "messages", "model", "n", "max_tokens", "max_completion_tokens", "min_tokens"}
 _LOOPBACK = ("localhost", "::1")
 
 
@@ -161,6 +162,9 @@ def _setup(arm: Arm, experiment: Experiment, backend: str) -> ArmSetup:
         setup.block_tokens = arm.block_tokens if arm.block_tokens is not None else profile.block_tokens
         setup.url = endpoint_url(str(arm.base_url), endpoint)
         _check_credentials(arm)
+    taken = sorted(_OURS & set(arm.extra_body))
+    if taken:
+        raise InputError(f"arm {arm.name!r}: extra_body must not set {', '.join(taken)}: the plan decides them")
     setup.pin = dict(setup.profile.pin) if exact else {}
     if arm.tokenizer is not None:
         setup.words = single_token_words(arm.tokenizer)
@@ -174,8 +178,7 @@ def _check_credentials(arm: Arm) -> None:
     named = bool(arm.api_key_env) or any(name.lower() == "authorization" for name in arm.headers)
     if given and named:
         raise InputError(f"arm {arm.name!r}: credentials in base_url and an Authorization header: give one of them")
-    if arm.api_key_env and not os.environ.get(arm.api_key_env):
-        raise InputError(f"arm {arm.name!r}: environment variable {arm.api_key_env} (api_key_env) is not set")
+    request_headers(Target(url=str(arm.base_url), headers=arm.headers, api_key_env=arm.api_key_env))
 
 
 def hit_histogram(plan: Plan, edges: Sequence[float]) -> list[int]:

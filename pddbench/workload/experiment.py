@@ -44,6 +44,7 @@ class Workload(_Strict):
     max_start_rate: float | None = None  # requests a second; a brake, never the pacer
     max_concurrency: int | None = None
     stall_timeout_s: float = 300.0  # no byte for that long: outcome `timeout`
+    request_limit_s: float = 3600.0  # no end for that long, whatever bytes come: outcome `timeout`
 
 
 class Slo(_Strict):

@@ -65,6 +65,7 @@ def _explain(message: str) -> str:
     """A msgspec message as a sentence in the words of the file."""
     if match := _UNKNOWN.fullmatch(message):
         key, at = match.group(1), (match.group(2) or "$").removeprefix("$").lstrip(".")
+        at = re.sub(r"\[\d+\]$", "[...]", at)
         known = _TABLES.get(at, ex.Experiment)
         name = f"[{at.replace('[...]', '')}] " if at else ""
         return f"unknown key {key!r} in {name or 'the file '}({suggest(key, list(known.__struct_fields__))})"
@@ -131,7 +132,15 @@ def _check_workload(work: ex.Workload, where: str) -> None:
     _require(
         work.ramp_s is None or needs_rate, where, "workload.ramp_s needs an arrival with a session_rate to rise to"
     )
-    for name in ("session_rate", "burstiness", "time_scale", "max_start_rate", "stall_timeout_s", "ramp_s"):
+    for name in (
+        "session_rate",
+        "burstiness",
+        "time_scale",
+        "max_start_rate",
+        "stall_timeout_s",
+        "request_limit_s",
+        "ramp_s",
+    ):
         value = getattr(work, name)
         _require(value is None or 0 < value < 1e6, where, f"workload.{name} = {value}: must be above 0 (and sane)")
     _require(
@@ -149,6 +158,7 @@ def _check_workload(work: ex.Workload, where: str) -> None:
     ):
         value = getattr(work, name)
         _require(value is None or value >= least, where, f"workload.{name} = {value}: must be at least {least}")
+    _require(work.repeats <= 1000, where, f"workload.repeats = {work.repeats}: more than 1000 repeats are a mistake")
 
 
 def _check_emulator(options: ex.EmulatorOptions, where: str) -> None:

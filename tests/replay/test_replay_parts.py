@@ -193,7 +193,7 @@ def test_urls_that_cannot_be_used(base):
         endpoint_url(base, "/v1/completions")
 
 
-def test_headers_andsecrets_of(monkeypatch):
+def test_headers_and_secrets(monkeypatch):
     """Without it a missing key would be found by the server, or a header's secret not be known as one."""
     target = Target(
         url="http://h", api_key_env="PDDBENCH_TEST_KEY", headers={"X-Api-Token": "abcdef", "X-Team": "blue"}
@@ -204,8 +204,9 @@ def test_headers_andsecrets_of(monkeypatch):
     monkeypatch.setenv("PDDBENCH_TEST_KEY", "sk-1234")
     headers = request_headers(target)
     assert headers["Accept-Encoding"] == "identity"
-    assert {"sk-1234", "abcdef"} <= set(secrets_of(headers))
-    assert "blue" not in secrets_of(headers)
+    assert {"sk-1234", "abcdef", "blue"} <= set(secrets_of(target, headers))
+    assert "application/json" not in secrets_of(target, headers)
+    assert {"long word", "k=1234"} <= set(secrets_of(Target(url="http://u:long%20word@h/v1?k=1234"), {}))
     for bad in ({"X Y": "1"}, {"X": "a\r\nb: c"}):
         with pytest.raises(InputError, match="characters that cannot be sent"):
             request_headers(Target(url="http://h", headers=bad))

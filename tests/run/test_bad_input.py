@@ -2,11 +2,12 @@
 
 import http.server
 import json
+import signal
 import socket
 import threading
 
 import pytest
-from run_kit import pddbench, small_rows, write_trace
+from run_kit import pddbench, small_rows, start, write_trace
 
 BASE = """
 name = "x"
@@ -236,3 +237,54 @@ def test_a_full_disk_is_one_sentence(monkeypatch, capsys):
     assert ended.value.code == 1
     said = capsys.readouterr().err
     assert "results/x/requests: No space left on device" in said and said.count("\n") == 1
+
+
+def test_a_failed_preflight_does_not_block_the_corrected_command(server, folder):
+    """Without it, the same command with the URL put right is refused because of an empty folder."""
+    path = folder(closed_port())
+    assert pddbench("run", path / "e.toml", "--out", path / "out").returncode == 1
+    server.answer = (401, "application/json", b"{}")
+    folder(server.port)
+    assert "401" in one_sentence(pddbench("run", path / "e.toml", "--out", path / "out"), 1)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_a_preflight_that_hangs(tmp_path, folder, number):
+    """Without it, Ctrl-C does nothing until the preflight's own timeout, and the exit code is another one."""
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        path = folder(silent.getsockname()[1])
+        process = start("run", path / "e.toml", "--out", path / "out")
+        silent.settimeout(60)
+        connection, _ = silent.accept()
+        for _ in range(2):  # the first asks for the models, the second is the preflight
+            silent.settimeout(8)
+            try:
+                connection = silent.accept()[0]
+            except TimeoutError:
+                break
+        process.send_signal(number)
+        _, stderr = process.communicate(timeout=45)
+        connection.close()
+    assert process.returncode == 128 + number, stderr
+    assert "Traceback" not in stderr
+
+
+def test_secrets_of_any_url_spelling_stay_out(server, folder):
+    """Without it, a password in a URL without a scheme, or with an upper-case one, stands in the manifest."""
+    path = folder(server.port)
+    server.answer = (401, "application/json", b'{"error":{"message":"no s3cret-word here"}}')
+    for n, base in enumerate(("usr:s3cret-word@127.0.0.1", "HTTP://usr:s3cret-word@127.0.0.1")):
+        out = path / f"out{n}"
+        flags = ["--trace", path / "t.trace.jsonl", "--model", "m", "--out", out, "--header", "X-Custom=s3cret-word"]
+        flags = flags if n else [*flags, "--extra-body", '{"nested":{"k":"s3cret-word"}}']
+        url = f"{base}:{server.port}"
+        done = pddbench("replay", *flags, "--base-url", url)
+        assert done.returncode == 1, done.stderr
+        kept = "".join(p.read_text(errors="replace") for p in out.rglob("*") if p.is_file())
+        assert "s3cret-word" not in kept + done.stdout + done.stderr
+    for bad in ("ftp://u:s3cret-word@h", "http://u:s3cret-word@h:99999", "http://[::1/v1"):
+        done = pddbench("replay", "--trace", "x", "--model", "m", "--base-url", bad)
+        one_sentence(done, 2)
+        assert "s3cret-word" not in done.stderr
