@@ -18,6 +18,11 @@ def printable(text: str, limit: int = 200) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
+def one_line(text: str) -> str:
+    """Text that we wrote, with names of the user's in it: no line breaks, controls or terminal escapes."""
+    return _CONTROL.sub(" ", _ANSI.sub("", text))
+
+
 def redact_url(url: str) -> str:
     """`url` without user, password and query values: what may be shown, logged and saved."""
     try:

@@ -93,7 +93,7 @@ def parse_checks(checks: Mapping[str, str], arms: Collection[str]) -> list[Check
 
 def parse_check(text: str, arms: Collection[str], severity: str = "fail") -> Check:
     """One threshold; InputError says what is wrong with it."""
-    match = _EXPRESSION.fullmatch(text)
+    match = _EXPRESSION.fullmatch(text) if text.isascii() or "µ" in text else None
     if match is None:
         raise InputError(
             f"check {text!r}: not of the form ARM.METRIC.STAT OP VALUE UNIT or ARM.METRIC.STAT OP k * ARM.METRIC.STAT"
@@ -104,6 +104,8 @@ def parse_check(text: str, arms: Collection[str], severity: str = "fail") -> Che
     left = _ref(match["left"], text, arms)
     if match["right"] is None:
         value = float(match["value"]) * _scale(left, match["unit"] or "", text)
+        if not math.isfinite(value):
+            raise InputError(f"check {text!r}: the limit is not a finite number")
         return Check(text.strip(), left, match["op"], value=value, severity=kind)
     right = _ref(match["right"], text, arms)
     if right.unit != left.unit:

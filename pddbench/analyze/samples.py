@@ -292,6 +292,10 @@ class ArmData:
             "output_rate": tokens, "cost_per_mtok_output": tokens / 1e6, "cost_per_mtok": (tokens + prompt) / 1e6,
         }  # fmt: skip
         count = self._by_session(np.asarray(counts[name], dtype=np.float64))
+        if name in ("output_rate", "cost_per_mtok_output", "cost_per_mtok"):
+            silent = float(rows.loc[rows["ok"], "completion_tokens"].isna().mean()) if rows["ok"].any() else 0.0
+            if silent > UNKNOWN_LIMIT:
+                return Ratio(count, count, len(rows), f"no usage in {100 * silent:.0f}% of ok replies")
         if name in ("goodput", "request_rate", "output_rate"):
             return Ratio(count, self._constant(self.window_s), len(rows))
         if self.cost_per_hour is None:

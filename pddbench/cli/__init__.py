@@ -12,7 +12,7 @@ import click
 
 from pddbench import __version__, exitcodes
 from pddbench.errors import PddbenchError, suggest
-from pddbench.text import printable
+from pddbench.text import one_line, printable
 
 _COMMANDS = {
     "run": ("pddbench.cli.run:run", "Run an experiment: a workload on several arms, ending in a side-by-side table."),
@@ -82,7 +82,7 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
         error.show()
         sys.exit(exitcodes.BAD_INPUT)
     except PddbenchError as error:
-        click.echo(f"pddbench: {error}", err=True)
+        click.echo(one_line(f"pddbench: {error}"), err=True)
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         click.echo("pddbench: stopped", err=True)

@@ -21,6 +21,7 @@ from pddbench.cli.trace_files import (
     write_side,
 )
 from pddbench.cli.trace_make import cache_curve, fit, observe, oracle, synth
+from pddbench.text import one_line, printable
 
 if TYPE_CHECKING:
     from pddbench.trace.stats import HitStats, Quantiles, TraceStats
@@ -159,7 +160,7 @@ def _echo_notes(assumptions: list[str], counts: dict[str, int]) -> None:
     if assumptions:
         click.echo("assumed:")
         for text in assumptions:
-            click.echo(f"  - {text}")
+            click.echo(f"  - {printable(text, 1000)}")
     if counts:
         click.echo("met: " + ", ".join(f"{name} {n:,}" for name, n in counts.items()))
 
@@ -167,9 +168,9 @@ def _echo_notes(assumptions: list[str], counts: dict[str, int]) -> None:
 def _echo_stats(file: Path, figures: TraceStats) -> None:
     span = "no recorded starts" if figures.span_s is None else f"{figures.span_s:,.1f} s from first to last start"
     lengths = "" if figures.lengths == "exact" else f", lengths {figures.lengths}"
-    click.echo(f"{file} ({figures.source_format}{lengths})")
+    click.echo(one_line(f"{file}") + f" ({figures.source_format}{lengths})")
     click.echo(f"{figures.requests:,} requests in {sessions_text(figures.sessions)}, {span}")
-    click.echo("kinds: " + ", ".join(f"{kind} {n:,}" for kind, n in figures.kinds.items()))
+    click.echo("kinds: " + ", ".join(f"{printable(kind, 40)} {n:,}" for kind, n in figures.kinds.items()))
     click.echo(f"\n{'tokens':<8}{'total':>15}{'mean':>11}{'P50':>10}{'P90':>10}{'P99':>10}{'max':>10}")
     click.echo(_quantile_line("input", figures.input_tokens, figures.input_quantiles))
     click.echo(_quantile_line("output", figures.output_tokens, figures.output_quantiles))

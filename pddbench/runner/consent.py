@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 
 import click
@@ -13,6 +14,8 @@ from pddbench.runner.prepare import Prepared
 def ask(prepared: Prepared, *, yes: bool, max_cost: float | None) -> None:
     """Raise `InputError` unless the cost fits `max_cost` and load on hosts that are not loopback is agreed to."""
     cost = prepared.cost()
+    if max_cost is not None and not 0 <= max_cost < math.inf:
+        raise InputError(f"--max-cost {max_cost}: give an amount of money")
     if max_cost is not None:
         if cost is None:
             raise InputError(

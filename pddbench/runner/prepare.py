@@ -123,13 +123,17 @@ def prepare(experiment: Experiment, wan: str = "auto") -> Prepared:
     """Read the trace, make the plan and set up the arms. Raises `InputError`; sends nothing."""
     from pddbench.trace.read import read_trace, sha256_of
     from pddbench.wan.backends import choose
-    from pddbench.wan.link import resolve_link
+    from pddbench.wan.link import Link, resolve_link
 
     work = experiment.workload
+    if not work.trace:
+        raise InputError("no trace is named: give the path of one")
     trace = read_trace(Path(work.trace), work.format)
     plan = make_plan(trace, work)
-    backend = choose(wan) if any(arm.emulated for arm in experiment.arm) else "none"
-    link = resolve_link(experiment.wan) if backend != "none" else None
+    backend = choose(wan)
+    link: Link | None = resolve_link(experiment.wan)  # wrong names and figures are errors without emulated arms too
+    if not any(arm.emulated for arm in experiment.arm):
+        backend, link = "none", None
     wan_facts: dict[str, Any] = {"backend": backend}
     if link is not None:
         wan_facts["link"] = {name: getattr(link, name) for name in link.__struct_fields__}

@@ -24,6 +24,7 @@ GZIP_MAGIC, ZSTD_MAGIC, PARQUET_MAGIC = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PAR1
 UTF8_BOM = b"\xef\xbb\xbf"
 INT32_MAX = 2**31 - 1
 _SNIFF_BYTES = 4096
+MOST_LINE_BYTES, MOST_CONTENT_BYTES = 256 << 20, 2 << 30  # a small compressed file can hold a line without end
 _T = TypeVar("_T")
 
 
@@ -85,7 +86,10 @@ def read_content(path: Path) -> bytes:
     """The whole decompressed content, without a byte-order mark."""
     try:
         with open_plain(path) as stream:
-            return stream.read().removeprefix(UTF8_BOM)
+            content = stream.read(MOST_CONTENT_BYTES + 1)
+            if len(content) > MOST_CONTENT_BYTES:
+                raise TraceError(path, None, None, f"one document of more than {MOST_CONTENT_BYTES >> 20} MiB")
+            return content.removeprefix(UTF8_BOM)
     except (OSError, EOFError, zlib.error) as error:
         raise _broken_compression(path, None, error) from error
 
@@ -95,7 +99,9 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     number = blank = 0
     try:
         with open_plain(path) as stream:
-            for number, raw in enumerate(stream, start=1):
+            for number, raw in enumerate(_bounded(stream), start=1):
+                if len(raw) > MOST_LINE_BYTES:
+                    raise TraceError(path, number, None, f"the line is longer than {MOST_LINE_BYTES >> 20} MiB")
                 line = (raw.removeprefix(UTF8_BOM) if number == 1 else raw).strip()
                 if not line:
                     blank = blank or number
@@ -107,6 +113,12 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
         raise _broken_compression(path, number + 1, error) from error
     if blank == 1:
         raise TraceError(path, 1, None, "the file holds nothing but empty lines")
+
+
+def _bounded(stream: IO[bytes]) -> Iterator[bytes]:
+    """Lines, the first that is too long cut off just behind the limit."""
+    while line := stream.readline(MOST_LINE_BYTES + 1):
+        yield line
 
 
 def decode(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -12,6 +11,8 @@ from pddbench.trace.model import Row
 from pddbench.trace.source import INT32_MAX
 
 Fail = Callable[[str, str], TraceError]
+
+MOST_S = 4e9  # a century in seconds, epoch stamps included; more overflows nanoseconds
 
 
 def validate_rows(rows: Sequence[Row], path: Path | str = "trace", first_line: int = 1) -> None:
@@ -47,8 +48,8 @@ def _check_numbers(row: Row, fail: Fail) -> None:
         if not 0 <= (value := getattr(row, name)) <= INT32_MAX:
             raise fail(name, f"{value} is not between 0 and {INT32_MAX}")
     for name in ("start_s", "gap_s"):
-        if (seconds := getattr(row, name)) is not None and not math.isfinite(seconds):
-            raise fail(name, f"{seconds} is not a finite number of seconds")
+        if (seconds := getattr(row, name)) is not None and not abs(seconds) <= MOST_S:
+            raise fail(name, f"{seconds} is not a number of seconds up to {MOST_S:g}")
     if row.start_s is not None and row.start_s < 0:
         raise fail("start_s", f"{row.start_s:g} is before the trace's zero")
     if not row.parents and row.start_s is None:

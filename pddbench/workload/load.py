@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import tomllib
 from pathlib import Path
@@ -89,8 +90,10 @@ def check(experiment: ex.Experiment, where: str) -> None:
     _positive(experiment.slo, where, "slo")
     _check_emulator(experiment.emulator, where)
     for chip, price in experiment.cost.chips.items():
-        _require(price >= 0, where, f"cost.chips.{chip} = {price}: a price an hour cannot be negative")
-    _require(experiment.cost.line >= 0, where, f"cost.line = {experiment.cost.line}: a price cannot be negative")
+        _require(0 <= price < math.inf, where, f"cost.chips.{chip} = {price}: a price an hour cannot be negative")
+    _require(
+        0 <= experiment.cost.line < math.inf, where, f"cost.line = {experiment.cost.line}: a price cannot be negative"
+    )
     _require(bool(experiment.arm), where, "no [[arm]]: name at least one deployment under test")
     seen: set[str] = set()
     for arm in experiment.arm:
@@ -104,7 +107,7 @@ def _positive(table: msgspec.Struct, where: str, name: str) -> None:
     for field in table.__struct_fields__:
         value = getattr(table, field)
         if value is not None:
-            _require(value > 0, where, f"{name}.{field} = {value}: must be above 0")
+            _require(0 < value < math.inf, where, f"{name}.{field} = {value}: must be a number above 0")
 
 
 def _check_workload(work: ex.Workload, where: str) -> None:

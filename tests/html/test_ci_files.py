@@ -85,7 +85,7 @@ def test_page_is_plain(out):
 
 def test_markdown_signs_are_escaped():
     """Links, images, mentions, HTML and workflow commands must stay text."""
-    assert plain_md("::error:: [x](y) @me <b> a|b") == "error:: \\[x\\](y) \\@me a\\|b"
+    assert plain_md("::error:: [x](y) @me <b> a|b") == "error: : \\[x\\](y) \\@me a\\|b"
 
 
 def test_unwritable_is_said_first(tmp_path):
