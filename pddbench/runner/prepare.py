@@ -126,8 +126,6 @@ def prepare(experiment: Experiment, wan: str = "auto") -> Prepared:
     from pddbench.wan.link import Link, resolve_link
 
     work = experiment.workload
-    if not work.trace:
-        raise InputError("no trace is named: give the path of one")
     trace = read_trace(Path(work.trace), work.format)
     plan = make_plan(trace, work)
     backend = choose(wan)

@@ -41,7 +41,8 @@ def load_experiment(path: Path) -> ex.Experiment:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: not valid TOML: {error}") from None
     experiment = convert(data, str(path))
-    experiment.workload.trace = _beside(path, experiment.workload.trace)
+    if experiment.workload.trace:
+        experiment.workload.trace = _beside(path, experiment.workload.trace)
     for arm in experiment.arm:
         if arm.tokenizer is not None:
             arm.tokenizer = _beside(path, arm.tokenizer)
@@ -111,6 +112,7 @@ def _positive(table: msgspec.Struct, where: str, name: str) -> None:
 
 
 def _check_workload(work: ex.Workload, where: str) -> None:
+    _require(bool(work.trace), where, "workload.trace is empty: give the path of a trace")
     needs_rate = work.arrival != "trace"
     _require(
         not needs_rate or work.session_rate is not None,

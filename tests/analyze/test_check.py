@@ -63,6 +63,8 @@ def test_comparison():
         ("pdd.ttft.p90 < 2 * baseline.goodput.rate", "is in s"),
         ("", "not of the form"),
         ("pdd.ttft.p90 < 1 * 2 s", "not of the form"),
+        ("pdd.ttft.p90 < 1e400 s", "not a finite number"),
+        ("pdd.ttft.p90 < ٣ s", "not of the form"),
     ],
 )
 def test_bad_expressions_are_input_errors(text, problem):

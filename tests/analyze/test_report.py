@@ -331,6 +331,10 @@ def test_bare_rows_are_enough(tmp_path):
             file.unlink()
     done = run_cli("report", folder)
     assert done.exception is None and done.return_value == 0 and "lengths_unreported" in done.output
+    figures = summarise(load(folder))["arms"]["mine"]["figures"]
+    for key in ("output_rate.rate", "cost_per_mtok_output.value", "cost_per_mtok.value"):
+        assert figures[key]["withheld"] == "no usage in 100% of ok replies", key
+    assert figures["request_rate.rate"]["point"] > 0
 
 
 def test_read_only_folder_still_answers(folder, monkeypatch):

@@ -150,7 +150,9 @@ BROKEN = [
     (lambda p: (p / "out").mkdir() or (p / "out" / "x").touch(), [], "already exists"),
     (lambda p: (p / "out").touch(), [], "already exists"),
     (lambda p: None, ["--out", "/proc/nowhere/x"], "/proc/nowhere"),
-    (lambda p: None, ["--wan", "pigeon"], ""),
+    (lambda p: None, ["--wan", "pigeon"], "pigeon"),  # a URL arm only: wrong all the same
+    (lambda p: (p / "e.toml").write_text(BASE.format(port=1).replace("t.trace.jsonl", "")), [], "trace is empty"),
+    (lambda p: None, ["--max-cost", "nan"], "--max-cost nan"),
     (lambda p: None, ["--allow", "sendlag"], "send_lag"),
     (lambda p: None, ["--time-scale", "0"], "time_scale"),
     (lambda p: None, ["--idle-cap", "-1"], "idle_cap_s"),
@@ -163,9 +165,6 @@ BROKEN = [
 def test_what_can_be_known_before_traffic(server, folder, spoil, flags, says):
     """Without it, a wrong file, key, unit or flag costs a run, or quietly changes it."""
     path = folder(server.port)
-    emulated = "pigeon" in flags
-    if emulated:
-        (path / "e.toml").write_text(BASE.format(port=1).split("base_url")[0] + 'emulated = "pdd"\n')
     spoil(path)
     flags = flags if "--out" in flags else ["--out", path / "out", *flags]
     last = one_sentence(pddbench("run", path / "e.toml", *flags), 2)
@@ -208,6 +207,7 @@ def test_misspelt_command():
         (["--api-key-env", "PDDBENCH_NOT_SET"], "PDDBENCH_NOT_SET"),
         (["--token-id-range", "5"], "LOW:HIGH"),
         (["--base-url", "ftp://x"], "not an http"),
+        (["--trace", ""], "trace is empty"),
         (["--base-url", "http://u:sk-secret@127.0.0.1:1", "--header", "Authorization=Bearer sk-secret"], "one of them"),
     ],
 )

@@ -1,5 +1,6 @@
 """The canonical trace: lossless files, and every rule with file, line and field."""
 
+import gzip
 import json
 
 import msgspec
@@ -10,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pddbench.errors import InputError, TraceError
+from pddbench.trace import source
 from pddbench.trace.canonical import SUFFIXES, read_canonical, write_trace
 from pddbench.trace.model import Header, Row, Trace
 from pddbench.trace.parquet import HEADER_KEY, schema
@@ -97,6 +99,8 @@ BROKEN = [
     ({"parents": ["a1"], "session_id": "c"}, "parents", "another session"),
     ({"parents": []}, "start_s", "a root"),
     ({"start_s": -0.1}, "start_s", "before the trace's zero"),
+    ({"start_s": 1e300}, "start_s", "not a number of seconds"),
+    ({"gap_s": -1e300}, "gap_s", "not a number of seconds"),
 ]
 
 
@@ -194,7 +198,7 @@ def test_not_a_number_is_no_time(tmp_path):
     rows = [plain(ROWS[0], start_s=float("nan"))]
     table = pa.Table.from_pylist(rows, schema=schema().with_metadata({HEADER_KEY: b'{"schema_version":1}'}))
     pq.write_table(table, tmp_path / "t.parquet")
-    with pytest.raises(TraceError, match="not a finite number") as caught:
+    with pytest.raises(TraceError, match="not a number of seconds") as caught:
         read_canonical(tmp_path / "t.parquet")
     assert (caught.value.line, caught.value.field) == (1, "start_s")
 
@@ -216,3 +220,14 @@ def test_unusable_outputs(tmp_path):
         write_trace(agentic_small(1), tmp_path / "t.csv")
     with pytest.raises(InputError, match="cannot be written"):
         write_trace(agentic_small(1), tmp_path / "no" / "t.jsonl")
+
+
+@pytest.mark.parametrize("limit", ["MOST_LINE_BYTES", "MOST_CONTENT_BYTES"])
+def test_a_small_file_cannot_fill_the_memory(tmp_path, monkeypatch, limit):
+    """A few kilobytes of gzip can hold a line or a document of gigabytes: a sentence, not a MemoryError."""
+    monkeypatch.setattr(source, limit, 1000)
+    path = tmp_path / "t.json.gz"
+    path.write_bytes(gzip.compress(b'{"x": "' + b"a" * 5000 + b'"}\n'))
+    reader = source.read_content if limit == "MOST_CONTENT_BYTES" else lambda p: list(source.numbered_lines(p))
+    with pytest.raises(TraceError, match="MiB"):
+        reader(path)

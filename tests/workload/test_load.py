@@ -52,6 +52,9 @@ CASES = [
     ('name = "mine"', 'name = "Mine!"', "for arm names"),
     ("[[arm]]", "[slo]\nttft_ms = 0\n[[arm]]", "slo.ttft_ms"),
     ("[[arm]]", "[cost]\nline = -1.0\n[[arm]]", "cannot be negative"),
+    ("[[arm]]", "[cost]\nline = inf\n[[arm]]", "cost.line = inf"),
+    ("[[arm]]", "[cost]\nchips = { A = nan }\n[[arm]]", "cost.chips.A = nan"),
+    ("[[arm]]", "[slo]\nttft_ms = nan\n[[arm]]", "slo.ttft_ms = nan"),
     ("[[arm]]", "[[arm]", "not valid TOML"),
 ]
 
