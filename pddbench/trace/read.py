@@ -22,6 +22,7 @@ from pddbench.trace.mooncake_sessions import read_cumulative, read_delta, read_s
 from pddbench.trace.otel import read_otel
 from pddbench.trace.source import PARQUET_MAGIC, check_file, file_sha256, head, is_json, numbered_lines, read_content
 from pddbench.trace.tracelab import read_tracelab
+from pddbench.trace.validate import MOST_S
 from pddbench.trace.weka import folder_sha256, read_weka
 
 FORMATS: dict[str, Callable[[Path], Trace]] = {
@@ -84,6 +85,16 @@ def read_trace(path: str | Path, format: str | None = None, block_tokens: int | 
     path = Path(path)
     if format is not None and format not in FORMATS:
         raise InputError(f"unknown trace format {printable(format)!r}: {suggest(format, list(FORMATS))}")
+    trace = _read(path, format, block_tokens)
+    for row in trace.rows:  # a stamp of a millennium away cannot be planned in nanoseconds, whatever reader gave it
+        if not (abs(row.start_s or 0) <= MOST_S and abs(row.gap_s or 0) <= MOST_S):
+            seconds = row.start_s if row.start_s is not None and not abs(row.start_s) <= MOST_S else row.gap_s
+            problem = f"request {printable(row.request_id)!r} starts or waits {seconds:g} s, more than {MOST_S:g}"
+            raise TraceError(path, None, None, f"{problem}: a wrong unit or a broken stamp?")
+    return trace
+
+
+def _read(path: Path, format: str | None, block_tokens: int | None) -> Trace:
     if path.is_dir():
         if format not in (None, "weka"):
             raise TraceError(path, None, None, f"this is a directory; a {format} trace is a file")
