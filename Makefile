@@ -15,7 +15,7 @@ quickstart: $(STAMP)
 	@$(PY) -m pddbench run workloads/quickstart/experiment.toml $(ARGS)
 
 test: $(STAMP)
-	@$(PY) -m pytest $(ARGS)
+	@$(PY) -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 lint: $(STAMP)
 	@$(PY) -m ruff check pddbench tests

@@ -23,3 +23,10 @@ def data() -> Path:
             pytest.fail(f"{reason}, which PDDBENCH_DATA names")
         pytest.skip(f"{reason}; PDDBENCH_DATA names another folder")
     return found
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The files that wait longest come first, so that no worker is left with them at the end."""
+    first = ("tests/wan/test_uml_netem.py", "tests/run/test_run.py", "tests/run/test_bad_input.py")
+    rank = {name: place for place, name in enumerate(first)}
+    items.sort(key=lambda item: rank.get(str(item.path.relative_to(_CHECKOUT)), len(first)))

@@ -77,7 +77,7 @@ def test_broken_line_17(tmp_path, broken, pack):
     ("content", "problem"),
     [
         (b"", "the file is empty"),
-        (gzip.compress(b""), "the file is empty"),
+        (gzip.compress(b"", mtime=0), "the file is empty"),
         (b"\n\n", "nothing but empty lines"),
         (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 3\n", "Git LFS pointer"),
         (b"\x7fELF\x02\x01\x01\0\0\0", "binary data"),

@@ -152,9 +152,15 @@ class Deployment:
 
     def check(self) -> None:
         """Raise `WorldError` when a part of it has died."""
-        dead = [process.obituary() for process in self._processes if not process.alive()]
+        dead = self._obituaries()
+        if dead and all(text.endswith("was lost") for text in dead):
+            time.sleep(0.2)  # a process closes its sockets a moment before it counts as ended
+            dead = self._obituaries()
         if dead:  # the others end because of the first: its own words say why
             raise WorldError(next((text for text in dead if not text.endswith("was lost")), dead[0]))
+
+    def _obituaries(self) -> list[str]:
+        return [process.obituary() for process in self._processes if not process.alive()]
 
     def stats(self) -> list[tuple[str, str, float]]:
         """(process, metric, value) of all its processes; lateness in wall nanoseconds. Raises `WorldError`."""
