@@ -24,7 +24,7 @@ CPU_LIMIT = 0.85
 CPU_WINDOW_S = 5.0
 LATE_SHARE = 0.03
 THROTTLE_FLOOR_S = 0.001
-BACKLOG_LEAST = 18  # sessions in the last half of the arrivals
+BACKLOG_LEAST = 18  # instants in the last half of the arrivals
 BACKLOG_GROWTH = 2.0
 BACKLOG_Z = 3.09  # one-sided p = 0.001
 
@@ -188,9 +188,10 @@ def emulator_late_s(data: Dataset, arm: str) -> float:
 def backlog(data: Dataset) -> Iterator[Finding]:
     """Queues grew until arrivals ended: the load is above what the arm can do, and percentiles depend on run length.
 
-    Looked at on the roots of sessions, which arrive open loop and are exchangeable, one value a session: over the last
-    half of the arrivals TTFT from due, E2E from due or the session's lag must be ranked by arrival (Kendall, one-sided
-    p < 0.001) and the median of the last third must be at least twice that of the first third, the middle between.
+    Looked at on the roots of sessions, which arrive open loop and are exchangeable, one value a session (those of one
+    instant, as traces of whole seconds have them, are one): over the last half of the arrivals TTFT from due, E2E from
+    due or the session's lag must be ranked by arrival (Kendall, one-sided p < 0.001) and the median of the last third
+    must be at least twice that of the first third, the middle between.
     """
     for arm, part in data.arms.items():
         for name, values in _waits(part.rows).items():
@@ -213,13 +214,24 @@ def backlog(data: Dataset) -> Iterator[Finding]:
 def _waits(rows: pd.DataFrame) -> dict[str, list[Floats]]:
     """For each watched metric one array a repeat: a value a session, in order of arrival."""
     out: dict[str, list[Floats]] = {"ttft_sched": [], "e2e_sched": [], "session_lag": []}
-    for _, repeat in rows.sort_values("scheduled_s").groupby("repeat"):
+    for _, repeat in rows.sort_values("scheduled_s", kind="stable").groupby("repeat"):
         by_session = repeat.groupby("session_id", sort=False)
         roots = by_session.head(1)
-        out["ttft_sched"].append(roots["ttft_sched"].to_numpy())
-        out["e2e_sched"].append(roots["e2e_sched"].to_numpy())
-        out["session_lag"].append(by_session["session_lag"].max().fillna(0.0).to_numpy())
+        start = roots["scheduled_s"].to_numpy()
+        lag = by_session["session_lag"].max().fillna(0.0).to_numpy()
+        for name, values in (
+            ("ttft_sched", roots["ttft_sched"]),
+            ("e2e_sched", roots["e2e_sched"]),
+            ("session_lag", lag),
+        ):
+            out[name].append(_at_each_start(start, np.asarray(values, dtype=np.float64)))
     return out
+
+
+def _at_each_start(start: Floats, values: Floats) -> Floats:
+    """The median of those that start at one instant: they queue behind each other in any arm, which is no growth."""
+    cuts = np.flatnonzero(np.diff(start)) + 1
+    return np.array([quantile(part, 0.5) for part in np.split(values, cuts)] if len(values) else [])
 
 
 def _growth(repeats: list[Floats], factor: float, floor: float) -> float | None:

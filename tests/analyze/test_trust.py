@@ -59,6 +59,10 @@ def busy(repeat, requests, events, server, health):
     health["cpu_share"][20:25] = [0.9] * 5
 
 
+TIMES = ("scheduled_ns", "ready_ns", "due_ns", "sent_ns", "first_byte_ns", "first_chunk_ns", "first_token_ns",
+         "second_token_ns", "last_token_ns", "end_ns")  # fmt: skip
+
+
 def late_emulator(repeat, requests, events, server, health):
     server["value"] = [1e5, 11e6]
 
@@ -134,6 +138,22 @@ def test_backlog_does_not_fire_on_a_ramp(tmp_path):
                 requests[column][i] += extra
 
     assert "backlog:invalid" not in found(tmp_path, edit=only_pdd(ramp))
+
+
+def test_backlog_does_not_fire_on_bursts(tmp_path):
+    """Traces of whole seconds start a dozen sessions at once; that the last of a burst waits longest is no growth."""
+
+    def bursts(repeat, requests, *_):
+        start = {}
+        for i, name in enumerate(requests["session_id"]):
+            burst, place = divmod(int(name[1:]), 60)  # the last half of 120 sessions is one burst
+            moved = 40_000_000_000 * burst - start.setdefault(name, requests["scheduled_ns"][i])
+            for column in TIMES:
+                requests[column][i] += moved
+            for column in ("first_token_ns", "second_token_ns", "last_token_ns", "end_ns"):
+                requests[column][i] += place * 30_000_000
+
+    assert "backlog:invalid" not in found(tmp_path, edit=only_pdd(bursts))
 
 
 def test_lags_are_judged_in_wall_time(tmp_path):

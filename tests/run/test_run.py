@@ -184,16 +184,15 @@ def test_replay_against_a_live_emulator(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("file", "flags", "requests"),
+    ("file", "flags", "speed", "requests"),
     [
-        ("weka/trace_0142.json", ["--idle-cap", 2, "--time-scale", 0.025], 30),
-        # four times slower than the emulator's pace: at that, one prefill chip falls behind this trace (`backlog`)
-        ("mooncake/conversation_first1500.jsonl", ["--limit-requests", 60, "--time-scale", 0.1], 60),
+        ("weka/trace_0142.json", ["--idle-cap", 2, "--time-scale", 0.025], 160, 30),
+        ("mooncake/conversation_first1500.jsonl", ["--limit-requests", 60, "--time-scale", 0.1], 40, 60),
     ],
 )
-def test_public_traces_replay(tmp_path, data, file, flags, requests):
+def test_public_traces_replay(tmp_path, data, file, flags, speed, requests):
     """Without it, the traces people have do not run end to end."""
-    with emulator("pdd", "--speed", "40") as url:
+    with emulator("pdd", "--speed", str(speed)) as url:
         done = pddbench("replay", "--trace", data / file, "--base-url", url, "--model", "any",
                         "--out", tmp_path / "out", *flags, *BUSY)  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
