@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -70,29 +71,31 @@ def own_checks(data: Dataset) -> list[Check]:
 
 
 def write(data: Dataset, summary: dict[str, Any]) -> None:
-    """Write summary.json and the plots into the run folder."""
-    from pddbench.report.plot import plot_dataset
-    from pddbench.report.plot_hits import plot_hits
+    """Write summary.json and the plots into the run folder. InputError when summary.json cannot be written."""
+    from pddbench.report import extras
 
     folder = data.run.path
+    text = msgspec.json.format(msgspec.json.encode(summary), indent=2)
     try:
-        text = msgspec.json.format(msgspec.json.encode(summary), indent=2)
         (folder / "summary.json").write_bytes(text + b"\n")
-        plot_dataset(data, folder)
-        plot_hits(data, folder)
     except OSError as error:
         raise InputError(f"{folder}: cannot be written to ({error.strerror})") from error
+    extras.make(folder, ("ttft.png", "ttft.svg"), lambda: _plot("plot", "plot_dataset", data))
+    extras.make(folder, ("hits.png", "hits.svg"), lambda: _plot("plot_hits", "plot_hits", data))
+
+
+def _plot(module: str, function: str, data: Dataset) -> None:
+    """Call a plotting function; matplotlib is only imported here, and may itself be what fails."""
+    getattr(importlib.import_module(f"pddbench.report.{module}"), function)(data, data.run.path)
 
 
 def write_page(data: Dataset, summary: dict[str, Any], results: Sequence[CheckResult]) -> None:
     """Write report.html into the run folder."""
+    from pddbench.report import extras
     from pddbench.report.html.page import page
 
     file = data.run.path / "report.html"
-    try:
-        file.write_text(page(data, summary, results), encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"{file}: cannot be written ({error.strerror})") from error
+    extras.make(data.run.path, (file.name,), lambda: file.write_text(page(data, summary, results), encoding="utf-8"))
 
 
 def ci_folder(folder: Path) -> None:
