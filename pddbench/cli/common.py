@@ -49,7 +49,9 @@ def run_options(function: F) -> F:
         click.option("--allow", multiple=True, metavar="NAME", help="Let one trust rule only warn."),
         click.option("--strict", is_flag=True, help="An undecided check fails (99)."),
         click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON."),
+        click.option("--serve", metavar="[ADDRESS]:PORT", help="Show the run live by HTTP, and /metrics."),
         click.option("--quiet", is_flag=True, help="No progress, only the answer."),
+        click.option("--verbose", is_flag=True, help="Plain progress lines, more often, and every failed request."),
     )(function)
 
 
