@@ -55,6 +55,16 @@ def run_options(function: F) -> F:
     )(function)
 
 
+def baseline_options(function: F) -> F:
+    """Options of the commands that compare a run with an earlier one."""
+    return options(
+        click.option("--baseline", type=click.Path(path_type=Path), metavar="FILE",
+                     help="summary.json (or run folder) of an earlier run: the main figures must not be worse."),
+        click.option("--tolerance", default="10%", show_default=True, metavar="SHARE",
+                     help="How much worse than the --baseline a figure may be."),
+    )(function)  # fmt: skip
+
+
 def key_value(text: str, flag: str) -> tuple[str, str]:
     """`K=V` as a pair."""
     key, separator, value = text.partition("=")

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from pddbench.cli.common import baseline_options
+
 
 @click.command()
 @click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
@@ -18,11 +20,21 @@ import click
     metavar="OUT",
     help="Write summary.json, summary.md, junit.xml and github-action-benchmark files to the folder OUT.",
 )
-def report(directory: Path, as_json: bool, allow: tuple[str, ...], strict: bool, ci: Path | None) -> int:
+@baseline_options
+def report(
+    directory: Path,
+    as_json: bool,
+    allow: tuple[str, ...],
+    strict: bool,
+    ci: Path | None,
+    baseline: Path | None,
+    tolerance: str,
+) -> int:
     """Print the table of the run in DIR again; rewrite summary.json, the plots and report.html.
 
     DIR is a run folder, or a folder that holds exactly one.
     """
     from pddbench.report.answer import answer
 
-    return answer(directory, allow, strict=strict, as_json=as_json, ci=ci)
+    earlier = None if baseline is None else (baseline, tolerance)
+    return answer(directory, allow, strict=strict, as_json=as_json, ci=ci, earlier=earlier)
