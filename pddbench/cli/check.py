@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from pddbench.cli.common import baseline_options
+from pddbench.cli.common import ALLOW, baseline_options
 
 
 @click.command()
@@ -14,7 +14,7 @@ from pddbench.cli.common import baseline_options
 @click.option("--that", "expressions", multiple=True, metavar="EXPR", help="A threshold (may be repeated).")
 @click.option("--strict", is_flag=True, help="A threshold that is undecided fails too.")
 @click.option("--json", "as_json", is_flag=True, help="Print the results as JSON.")
-@click.option("--allow", multiple=True, metavar="NAME", help="Let the trust rule NAME warn only (may be repeated).")
+@ALLOW
 @baseline_options
 def check(
     directory: Path,

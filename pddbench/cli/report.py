@@ -6,13 +6,13 @@ from pathlib import Path
 
 import click
 
-from pddbench.cli.common import baseline_options
+from pddbench.cli.common import ALLOW, baseline_options
 
 
 @click.command()
 @click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print summary.json instead of the table.")
-@click.option("--allow", multiple=True, metavar="NAME", help="Let the trust rule NAME warn only (may be repeated).")
+@ALLOW
 @click.option("--strict", is_flag=True, help="An undecided check fails too.")
 @click.option(
     "--ci",
