@@ -84,8 +84,16 @@ def experiment() -> Iterator[str]:
     """The keys of an experiment file, table by table, as `workload.experiment` declares them."""
     from pddbench.workload import experiment as ex
 
-    tables = {"(top)": ex.Experiment, "[workload]": ex.Workload, "[slo]": ex.Slo, "[wan]": ex.Wan, "[cost]": ex.Cost,
-              "[emulator]": ex.EmulatorOptions, "[[arm]]": ex.Arm, "[[arm]] roles.NAME": ex.Role}  # fmt: skip
+    tables: dict[str, type[msgspec.Struct]] = {
+        "(top)": ex.Experiment,
+        "[workload]": ex.Workload,
+        "[slo]": ex.Slo,
+        "[wan]": ex.Wan,
+        "[cost]": ex.Cost,
+        "[emulator]": ex.EmulatorOptions,
+        "[[arm]]": ex.Arm,
+        "[[arm]] roles.NAME": ex.Role,
+    }
     yield "## The experiment file\n"
     yield "TOML. An unknown key is an error. `pddbench init` writes one with comments.\n"
     for name, table in tables.items():
@@ -109,11 +117,12 @@ def _default(field: msgspec.structs.FieldInfo) -> str:
     if field.default is not msgspec.NODEFAULT:
         return "unset" if field.default is None else _toml(field.default)
     made = field.default_factory() if callable(field.default_factory) else None
-    return {dict: "{}", list: "[]"}.get(type(made), "see below")
+    return _toml(made) if isinstance(made, dict | list) else "see below"
 
 
 def _toml(value: Any) -> str:
-    return msgspec.json.encode(value).decode()
+    text: str = msgspec.json.encode(value).decode()
+    return text
 
 
 def _type(annotation: Any) -> str:
@@ -161,7 +170,7 @@ def codes() -> Iterator[str]:
     words = {"GOOD": "good; single failed requests are in the table", "THRESHOLD": "a threshold was breached",
              "SIGINT": "stopped by Ctrl-C, after saving", "SIGTERM": "stopped by SIGTERM, after saving"}  # fmt: skip
     for name, note in notes.items():
-        yield f"| {getattr(exitcodes, name)} | {_cell(words.get(name, note))} |"
+        yield f"| {getattr(exitcodes, name)} | {_cell(words.get(name) or note or '')} |"
     yield "\nWhere several apply: 130 and 143 before 1 before 98 before 99.\n"
 
 
