@@ -102,3 +102,51 @@ def test_links_lead_somewhere():
     for page in [*PAGES, ROOT / "README.md"]:
         for target in re.findall(r"\]\((?!http)([^)#]+)\)", page.read_text()):
             assert (page.parent / target).exists(), (page, target)
+
+
+def steps(page, *left_out):
+    """Command lines of a page's shell blocks as they are typed, but for those that begin with one of `left_out`."""
+    lines = "\n".join(shell_blocks((ROOT / "docs" / page).read_text())).replace("\\\n", " ").splitlines()
+    typed = [shlex.split(line.strip()) for line in lines]
+    return [words[1:] for words in typed if words[:1] == ["pddbench"] and not " ".join(words[1:]).startswith(left_out)]
+
+
+def type_them(lines):
+    """Run each; every one must end well."""
+    for words in lines:
+        done = CliRunner().invoke(cli, words, standalone_mode=False)
+        assert done.exception is None and done.return_value in (None, 0), (words, done.return_value, done.exception)
+
+
+@pytest.fixture
+def checkout(tmp_path, monkeypatch):
+    """A folder that looks like the repository to who types relative paths, and can be written to."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("traces", "workloads"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    return tmp_path
+
+
+def test_the_tutorial_runs(checkout):
+    """A new user types what stands there. (Live runs are typed in tests/run; here they would take minutes.)"""
+    live = ("run workloads", "up ", "run mine.toml --limit")
+    lines = steps("tutorial.md", *live)
+    assert [words[0] for words in lines] == ["doctor", "trace", "simulate", "check", "compare", "init", "run"]
+    type_them(lines)
+    assert (checkout / "results/tutorial/report.html").exists()
+
+
+def test_the_experiment_of_two_datacentres_is_accepted(checkout):
+    """The file is copied and changed."""
+    (text,) = re.findall(r"```toml\n(.*?)```", (ROOT / "docs/two-datacentres.md").read_text(), re.DOTALL)
+    (checkout / "two-dc.toml").write_text(text)
+    type_them([["run", "two-dc.toml", "--dry-run"]])
+
+
+def test_a_trace_written_by_the_example_is_one(checkout):
+    """The script for a reader of one's own is copied too, and its hits must be those of the log."""
+    (script,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/write-a-reader.md").read_text(), re.DOTALL)
+    exec(script, {})
+    type_them(steps("write-a-reader.md"))
+    shown = CliRunner().invoke(cli, ["trace", "stats", "mine.trace.jsonl", "--json"]).output
+    assert '"requests":4' in shown.replace(" ", "").replace("\n", "")
