@@ -9,14 +9,24 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pddbench.runfolder.load import Run
+    from pathlib import Path
+
+    from pddbench.notebook import NotebookRun
+    from pddbench.report.compared import Comparison
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "load"]
+__all__ = ["__version__", "compare", "load"]
 
 
-def load(path: str) -> Run:
-    """Load a run folder (or a folder holding exactly one) as DataFrames; see `pddbench.runfolder.load.Run`."""
-    from pddbench.runfolder.load import load as load_run
+def load(path: str | Path) -> NotebookRun:
+    """Load a run folder (or a folder holding exactly one) as DataFrames and figures; see `pddbench.notebook`."""
+    from pddbench.notebook import load as load_run
 
     return load_run(path)
+
+
+def compare(a: str | Path, b: str | Path) -> Comparison:
+    """Compare run folder `b` with `a`: arms of the same name, on the requests that both have."""
+    from pddbench.notebook import compare as compare_runs
+
+    return compare_runs(a, b)

@@ -11,17 +11,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from pddbench import limits
 from pddbench.analyze.dataset import Dataset
 from pddbench.analyze.finding import Finding
 from pddbench.analyze.quantiles import Floats, quantile
+from pddbench.limits import CPU_LIMIT, CPU_WINDOW_S
 
 if TYPE_CHECKING:
     import pandas as pd
 
-LAG_FLOOR_S = 0.005
-LAG_SHARE = 0.01
-CPU_LIMIT = 0.85
-CPU_WINDOW_S = 5.0
 LATE_SHARE = 0.03
 THROTTLE_FLOOR_S = 0.001
 BACKLOG_LEAST = 18  # instants in the last half of the arrivals
@@ -37,8 +35,8 @@ def median_ttft_s(data: Dataset, arm: str) -> float:
 
 def lag_limit_s(data: Dataset, arm: str) -> float:
     """What a lag of our own may be at P99, in wall seconds: max(5 ms, 1% of the arm's median TTFT)."""
-    share = LAG_SHARE * median_ttft_s(data, arm) / data.speed(arm)
-    return LAG_FLOOR_S if math.isnan(share) else max(LAG_FLOOR_S, share)
+    median_s = median_ttft_s(data, arm) / data.speed(arm)
+    return limits.lag_limit_s(None if math.isnan(median_s) else median_s)
 
 
 def send_lag_p99_s(data: Dataset, arm: str) -> float:

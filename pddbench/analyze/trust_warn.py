@@ -101,8 +101,11 @@ def bundled(data: Dataset) -> Iterator[Finding]:
 
 
 def hits_differ(data: Dataset) -> Iterator[Finding]:
-    """As it ran, some donors came too late: the planned hit was not to be had."""
+    """As it ran, some donors came too late or failed: the planned hit was not to be had. A dead arm has no hits."""
     for arm, part in data.arms.items():
+        failed = int((~part.rows["ok"].to_numpy(dtype=bool)).sum())
+        if failed == len(part.rows):
+            continue
         planned, possible = part.rows["cached_tokens_planned"], part.rows["cached_tokens_possible"]
         block = data.arm_facts(arm).get("block_tokens") or 1
         known = possible.notna()
@@ -111,12 +114,20 @@ def hits_differ(data: Dataset) -> Iterator[Finding]:
             yield _warn(
                 "hits_possible",
                 f"possible hits differ from the planned ones in {100 * share:.1f}% of requests",
-                "compare arms by possible hits; donors were still running when they were needed",
+                "compare arms by possible hits: " + _why_not_possible(failed),
                 arm=arm,
                 measured=share,
                 limit=HITS_DIFFER_SHARE,
                 unit="share",
             )
+
+
+def _why_not_possible(failed: int) -> str:
+    """What keeps a planned hit from being possible."""
+    running = "were still running when others needed what they had in common"
+    if not failed:
+        return f"earlier requests {running}"
+    return f"{failed} requests failed and left nothing to share, or earlier ones {running}"
 
 
 def hits_unreported(data: Dataset) -> Iterator[Finding]:

@@ -11,7 +11,9 @@ from typing import NoReturn
 import click
 
 from pddbench import __version__, exitcodes
-from pddbench.errors import PddbenchError, suggest
+from pddbench.cli.examples import attach
+from pddbench.cli.groups import known
+from pddbench.errors import PddbenchError
 from pddbench.text import one_line, printable
 
 _COMMANDS = {
@@ -52,15 +54,14 @@ class LazyGroup(click.Group):
             return None
         module, attribute = _COMMANDS[cmd_name][0].split(":")
         command: click.Command = getattr(importlib.import_module(module), attribute)
+        attach(command, cmd_name)
         return command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """As click does, with a suggestion for a misspelt name."""
-        if args and not args[0].startswith("-") and args[0] not in _COMMANDS:
-            ctx.fail(f"No such command {args[0]!r}: {suggest(args[0], list(_COMMANDS))}")
-        return super().resolve_command(ctx, args)
+        return super().resolve_command(ctx, known(ctx, args, list(_COMMANDS)))
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """One line a command, without importing any of them."""

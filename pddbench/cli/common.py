@@ -25,6 +25,17 @@ def options(*decorators: Callable[[F], F]) -> Callable[[F], F]:
     return apply
 
 
+def rule_names(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Names that `--allow` takes, for shell completion."""
+    from pddbench.analyze.trust import RULES
+
+    return [name for name in RULES if name.startswith(incomplete)]
+
+
+ALLOW = click.option("--allow", multiple=True, metavar="NAME", shell_complete=rule_names,
+                     help="Let the trust rule NAME warn only (may be repeated).")  # fmt: skip
+
+
 def workload_options(function: F) -> F:
     """Options that change how a trace is sent; unset ones leave the experiment file as it is."""
     return options(
@@ -46,11 +57,23 @@ def run_options(function: F) -> F:
         click.option("--wan", default="auto", show_default=True, help="auto, netem, tun or model."),
         click.option("--yes", is_flag=True, help="Agree to load on hosts that are not this machine."),
         click.option("--max-cost", type=float, help="Refuse a plan whose tokens cost more."),
-        click.option("--allow", multiple=True, metavar="NAME", help="Let one trust rule only warn."),
+        ALLOW,
         click.option("--strict", is_flag=True, help="An undecided check fails (99)."),
         click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON."),
+        click.option("--serve", metavar="[ADDRESS]:PORT", help="Show the run live by HTTP, and /metrics."),
         click.option("--quiet", is_flag=True, help="No progress, only the answer."),
+        click.option("--verbose", is_flag=True, help="Plain progress lines, more often, and every failed request."),
     )(function)
+
+
+def baseline_options(function: F) -> F:
+    """Options of the commands that compare a run with an earlier one."""
+    return options(
+        click.option("--baseline", type=click.Path(path_type=Path), metavar="FILE",
+                     help="summary.json (or run folder) of an earlier run: the main figures must not be worse."),
+        click.option("--tolerance", default="10%", show_default=True, metavar="SHARE",
+                     help="How much worse than the --baseline a figure may be."),
+    )(function)  # fmt: skip
 
 
 def key_value(text: str, flag: str) -> tuple[str, str]:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from pddbench.cli.common import ALLOW
 from pddbench.errors import InputError
 
 
@@ -13,7 +14,7 @@ from pddbench.errors import InputError
 @click.argument("directories", metavar="A [B]", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--arms", metavar="X,Y", help="Compare arms X and Y of the one run A (Y minus X).")
 @click.option("--json", "as_json", is_flag=True, help="Print the comparison as JSON.")
-@click.option("--allow", multiple=True, metavar="NAME", help="Let the trust rule NAME warn only (may be repeated).")
+@ALLOW
 def compare(directories: tuple[Path, ...], arms: str | None, as_json: bool, allow: tuple[str, ...]) -> int:
     """Compare run folder B with A, arm by arm of the same name; or, with --arms, arms of A with each other.
 

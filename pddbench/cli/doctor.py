@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 
-@click.command(epilog="Example: pddbench doctor --json")
+@click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print the probes as JSON.")
 def doctor(as_json: bool) -> int:
     """Look at kernel, clocks, cores, limits, netem and TUN: what works here, what does not, and what to do.

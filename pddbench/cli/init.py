@@ -11,9 +11,7 @@ import click
 from pddbench.errors import InputError
 
 
-@click.command(
-    epilog="Example: pddbench init --endpoint mine=http://127.0.0.1:8000/v1 --model my-model --target-profile vllm"
-)
+@click.command()
 @click.option("--out", type=click.Path(path_type=Path), default=Path("experiment.toml"), show_default=True,
               help="The file to write.")  # fmt: skip
 @click.option("--force", is_flag=True, help="Replace an existing file.")

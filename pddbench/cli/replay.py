@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -49,9 +50,7 @@ _load_options = options(
 )  # fmt: skip
 
 
-@click.command(
-    epilog="Example: pddbench replay --trace mine.jsonl --base-url http://127.0.0.1:8000 --model m --idle-cap 2"
-)
+@click.command()
 @_endpoint_options
 @_load_options
 @workload_options
@@ -63,7 +62,7 @@ def replay(**given: Any) -> int:
 
     experiment = _experiment(given)
     check(experiment, "command line")
-    names = ("out", "force", "dry_run", "wan", "yes", "max_cost", "allow", "strict", "as_json", "quiet")
+    names = [field.name for field in fields(RunOptions) if field.name in given]
     return conduct(experiment, RunOptions(**{name: given[name] for name in names}))
 
 

@@ -6,11 +6,13 @@ from pathlib import Path
 
 import click
 
+from pddbench.cli.common import ALLOW, baseline_options
+
 
 @click.command()
 @click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print summary.json instead of the table.")
-@click.option("--allow", multiple=True, metavar="NAME", help="Let the trust rule NAME warn only (may be repeated).")
+@ALLOW
 @click.option("--strict", is_flag=True, help="An undecided check fails too.")
 @click.option(
     "--ci",
@@ -18,11 +20,21 @@ import click
     metavar="OUT",
     help="Write summary.json, summary.md, junit.xml and github-action-benchmark files to the folder OUT.",
 )
-def report(directory: Path, as_json: bool, allow: tuple[str, ...], strict: bool, ci: Path | None) -> int:
+@baseline_options
+def report(
+    directory: Path,
+    as_json: bool,
+    allow: tuple[str, ...],
+    strict: bool,
+    ci: Path | None,
+    baseline: Path | None,
+    tolerance: str,
+) -> int:
     """Print the table of the run in DIR again; rewrite summary.json, the plots and report.html.
 
     DIR is a run folder, or a folder that holds exactly one.
     """
     from pddbench.report.answer import answer
 
-    return answer(directory, allow, strict=strict, as_json=as_json, ci=ci)
+    earlier = None if baseline is None else (baseline, tolerance)
+    return answer(directory, allow, strict=strict, as_json=as_json, ci=ci, earlier=earlier)

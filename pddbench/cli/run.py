@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _FIELDS = ("seed", "repeats", "limit_requests", "idle_cap_s", "time_scale", "timing")
 
 
-@click.command(epilog="Example: pddbench run workloads/quickstart/experiment.toml --out results/mine")
+@click.command()
 @click.argument("experiment", type=click.Path(path_type=Path))
 @workload_options
 @click.option("--speed", type=float, help="Experiment seconds a wall second of the emulated arms.")

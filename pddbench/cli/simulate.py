@@ -7,18 +7,18 @@ from typing import Any
 
 import click
 
-from pddbench.cli.common import options, workload_options
+from pddbench.cli.common import ALLOW, options, workload_options
 from pddbench.cli.run import override
 
 
-@click.command(epilog="Example: pddbench simulate workloads/quickstart/experiment.toml --repeats 4")
+@click.command()
 @click.argument("experiment", type=click.Path(path_type=Path))
 @workload_options
 @options(
     click.option("--out", type=click.Path(path_type=Path), help="Run folder [results/<name>-<UTC>]."),
     click.option("--force", is_flag=True, help="Replace an existing run folder."),
     click.option("--dry-run", is_flag=True, help="Show what would be simulated, and stop."),
-    click.option("--allow", multiple=True, metavar="NAME", help="Let one trust rule only warn."),
+    ALLOW,
     click.option("--strict", is_flag=True, help="An undecided check fails (99)."),
     click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON."),
     click.option("--quiet", is_flag=True, help="No progress, only the answer."),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from pddbench.cli.groups import Group
 from pddbench.cli.trace_files import (
     FORCE,
     FORMAT,
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from pddbench.trace.stats import HitStats, Quantiles, TraceStats
 
 
-@click.group()
+@click.group(cls=Group)
 def trace() -> None:
     """Validate, describe, convert and make traces.
 

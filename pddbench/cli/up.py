@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +36,8 @@ _POLL_S = 1.0
 @click.option("--model", default=None, help="Whose KV size to emulate.  [default: deepseek-v3-fp8]")
 @click.option("--block-tokens", type=int, help="Block of the prefix caches.  [default: 64]")
 @click.option("--tokens-per-chunk", type=int, help="Tokens bundled in one SSE event.  [default: 1]")
-def up(arm: str, port: int, host: str, backend: str, **options: Any) -> int:
+@click.option("--json", "as_json", is_flag=True, help="Say where it is and what, as one line of JSON.")
+def up(arm: str, port: int, host: str, backend: str, as_json: bool, **options: Any) -> int:
     """Serve the emulated deployment ARM: baseline, naive or pdd."""
     from pddbench.deploy.emulator.launch import launch
     from pddbench.deploy.presets import emulator_spec, with_port
@@ -52,7 +54,7 @@ def up(arm: str, port: int, host: str, backend: str, **options: Any) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, on_signal)
     with launch(spec) as deployment:
-        _announce(deployment)
+        _announce_json(deployment) if as_json else _announce(deployment)
         while not stop.wait(_POLL_S):
             deployment.check()
     return exitcodes.SIGINT if caught[0] == signal.SIGINT else exitcodes.SIGTERM
@@ -73,6 +75,16 @@ def _experiment(arm: str, options: dict[str, Any]) -> Experiment:
         wan=wan,
         emulator=EmulatorOptions(**given),
     )
+
+
+def _announce_json(deployment: Deployment) -> None:
+    """The same for a script that waits for the address."""
+    import msgspec
+
+    facts = {"arm": deployment.spec.arm, "base_url": deployment.base_url, "model": deployment.spec.served_model,
+             "spec": msgspec.to_builtins(deployment.spec)}  # fmt: skip
+    click.echo(msgspec.json.encode(facts).decode())
+    sys.stdout.flush()
 
 
 def _announce(deployment: Deployment) -> None:

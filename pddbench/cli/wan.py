@@ -10,6 +10,7 @@ import click
 
 from pddbench import exitcodes
 from pddbench.cli.common import key_value, options
+from pddbench.cli.groups import Group
 from pddbench.errors import InputError
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from pddbench.wan.verify import Verification
 
 
-@click.group()
+@click.group(cls=Group)
 def wan() -> None:
     """Probe and use the WAN between two sides: real netem, user-space packets, or the model."""
 

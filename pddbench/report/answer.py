@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import click
 import msgspec
 
 from pddbench import exitcodes
@@ -13,25 +15,34 @@ from pddbench.analyze.check import Check, CheckResult, evaluate, exit_code, pars
 from pddbench.analyze.dataset import Dataset
 from pddbench.analyze.summary import build, to_dict
 from pddbench.errors import InputError
+from pddbench.report import earlier as before
 from pddbench.report import units
 from pddbench.runfolder.load import load
 
 
 def answer(
-    path: Path, allow: Collection[str] = (), *, strict: bool = False, as_json: bool = False, ci: Path | None = None
+    path: Path,
+    allow: Collection[str] = (),
+    *,
+    strict: bool = False,
+    as_json: bool = False,
+    ci: Path | None = None,
+    earlier: tuple[Path, str] | None = None,
 ) -> int:
     """Summarise the run in `path`: write summary.json, plots and report.html, print table and checks.
 
     Returns 0, 1, 98 or 99. With `as_json` the summary, with a key `checks`, is printed instead of the table. Files for
-    a CI job go to the folder `ci`.
+    a CI job go to the folder `ci`. `earlier` is another run's summary.json and the tolerance: what must not be worse.
     """
     if ci is not None:
         ci_folder(ci)
     data = Dataset(load(path))
     summary = build(data, allow)
     plain = to_dict(summary)
-    unwritten = _try_write(data, plain)
     results = evaluate(own_checks(data), data)
+    against = None if earlier is None else before.compare(plain, *earlier)
+    results += [] if against is None else before.results(against)
+    unwritten = _try_write(data, plain)
     if not unwritten:
         write_page(data, plain, results)
     if ci is not None:
@@ -47,6 +58,8 @@ def answer(
 
         console = Console(highlight=False)
         render(plain, console)
+        if against is not None:
+            click.echo(before.headline(against))
         print_checks(results)
     if unwritten:
         raise unwritten
@@ -70,29 +83,31 @@ def own_checks(data: Dataset) -> list[Check]:
 
 
 def write(data: Dataset, summary: dict[str, Any]) -> None:
-    """Write summary.json and the plots into the run folder."""
-    from pddbench.report.plot import plot_dataset
-    from pddbench.report.plot_hits import plot_hits
+    """Write summary.json and the plots into the run folder. InputError when summary.json cannot be written."""
+    from pddbench.report import extras
 
     folder = data.run.path
+    text = msgspec.json.format(msgspec.json.encode(summary), indent=2)
     try:
-        text = msgspec.json.format(msgspec.json.encode(summary), indent=2)
         (folder / "summary.json").write_bytes(text + b"\n")
-        plot_dataset(data, folder)
-        plot_hits(data, folder)
     except OSError as error:
         raise InputError(f"{folder}: cannot be written to ({error.strerror})") from error
+    extras.make(folder, ("ttft.png", "ttft.svg"), lambda: _plot("plot", "plot_dataset", data))
+    extras.make(folder, ("hits.png", "hits.svg"), lambda: _plot("plot_hits", "plot_hits", data))
+
+
+def _plot(module: str, function: str, data: Dataset) -> None:
+    """Call a plotting function; matplotlib is only imported here, and may itself be what fails."""
+    getattr(importlib.import_module(f"pddbench.report.{module}"), function)(data, data.run.path)
 
 
 def write_page(data: Dataset, summary: dict[str, Any], results: Sequence[CheckResult]) -> None:
     """Write report.html into the run folder."""
+    from pddbench.report import extras
     from pddbench.report.html.page import page
 
     file = data.run.path / "report.html"
-    try:
-        file.write_text(page(data, summary, results), encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"{file}: cannot be written ({error.strerror})") from error
+    extras.make(data.run.path, (file.name,), lambda: file.write_text(page(data, summary, results), encoding="utf-8"))
 
 
 def ci_folder(folder: Path) -> None:
@@ -105,15 +120,11 @@ def ci_folder(folder: Path) -> None:
 
 def print_json(value: Any) -> None:
     """A value as indented JSON on stdout."""
-    import click
-
     click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
 
 
 def print_checks(results: Iterable[CheckResult]) -> None:
     """One line a threshold: how it came out, and on which interval."""
-    import click
-
     for result in results:
         click.echo(check_line(result))
 

@@ -26,13 +26,26 @@ class Comparison(msgspec.Struct, kw_only=True):
     not_comparable: list[str]
     invalid: list[str]
 
+    def __repr__(self) -> str:
+        return f"Comparison({', '.join(self.runs.values())}: {', '.join(self.pairs)})"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        from pddbench.report.html.card import comparison_card
+
+        return comparison_card(self).text
+
 
 def compare_arms(path: Path, arms: Sequence[str], allow: Sequence[str] = ()) -> Comparison:
     """Arms of one run: each of `arms` with the first."""
-    data = Dataset(load(path))
+    return compare_data(Dataset(load(path)), arms, allow)
+
+
+def compare_data(data: Dataset, arms: Sequence[str], allow: Sequence[str] = ()) -> Comparison:
+    """Arms of a run that is loaded: each of `arms` with the first."""
     for arm in arms:
         if arm not in data.arms:
-            raise InputError(f"--arms: no arm {arm!r} in {path}; {suggest(arm, list(data.arms))}")
+            raise InputError(f"--arms: no arm {arm!r} in {data.run.path}; {suggest(arm, list(data.arms))}")
     if len(set(arms)) < 2:
         raise InputError("--arms: give two different arms, as in --arms baseline,pdd")
     first, *others = dict.fromkeys(arms)

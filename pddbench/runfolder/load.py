@@ -5,7 +5,6 @@ Integers are pandas' nullable `Int64`, so that a time that did not happen stays 
 
 from __future__ import annotations
 
-import html
 import json
 from functools import cached_property
 from pathlib import Path
@@ -63,13 +62,6 @@ class Run:
         if not files:
             return want.empty_table()
         return pa.concat_tables([_conform(pq.read_table(file), want, file) for file in files])
-
-    def _repr_html_(self) -> str:
-        plan = self.manifest.get("plan", {})
-        title = html.escape(str(self.manifest.get("name", self.path.name)))
-        arms = html.escape(", ".join(self.arms))
-        sizes = f"{plan.get('requests', '?')} requests, {plan.get('sessions', '?')} sessions an arm and repeat"
-        return f"<b>{title}</b>: {arms}<br>{html.escape(sizes)}<br><code>{html.escape(str(self.path))}</code>"
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r}, arms={self.arms})"

@@ -16,6 +16,8 @@ from pddbench.errors import InputError, PddbenchError
 from pddbench.runner import consent, describe, manifest
 from pddbench.runner.order import fresh_salts
 from pddbench.runner.prepare import Prepared, prepare
+from pddbench.runner.progress import Progress
+from pddbench.text import printable
 from pddbench.workload.experiment import Experiment
 
 
@@ -33,6 +35,8 @@ class RunOptions:
     strict: bool = False
     as_json: bool = False
     quiet: bool = False
+    verbose: bool = False
+    serve: str | None = None
     simulated: bool = False
 
 
@@ -52,8 +56,30 @@ def conduct(experiment: Experiment, options: RunOptions) -> int:
         return exitcodes.GOOD
     _show_plan(prepared, options, to_stderr=True)
     consent.ask(prepared, yes=options.yes, max_cost=options.max_cost)
+    progress = _progress(prepared, options)
     folder = make_folder(options.out or default_folder(experiment.name), options.force)
-    return _run_and_answer(prepared, folder, options)
+    return _run_and_answer(prepared, folder, options, progress)
+
+
+def _progress(prepared: Prepared, options: RunOptions) -> Progress:
+    """What will show the run; the address of `--serve` is taken here, before any traffic."""
+    from pddbench.live import server
+    from pddbench.live.board import Announced
+
+    listener = None
+    if options.serve is not None:
+        listener = server.bind(options.serve)
+        where = server.url(listener)
+        click.echo(f"live: {where} (Prometheus: {where}metrics)", err=True)
+    announced = Announced(
+        name=printable(prepared.experiment.name, 80),
+        runs=prepared.order,
+        requests=len(prepared.plan.requests),
+        planned_s=prepared.duration_s() / max(1, len(prepared.order)),
+        speed=prepared.speed,
+        simulated=options.simulated,
+    )
+    return Progress(announced, quiet=options.quiet, verbose=options.verbose, listener=listener)
 
 
 def _show_plan(prepared: Prepared, options: RunOptions, *, to_stderr: bool) -> None:
@@ -105,7 +131,7 @@ def make_folder(folder: Path, force: bool) -> Path:
     return folder
 
 
-def _run_and_answer(prepared: Prepared, folder: Path, options: RunOptions) -> int:
+def _run_and_answer(prepared: Prepared, folder: Path, options: RunOptions, progress: Progress) -> int:
     """Traffic and what comes of it: the manifest exists from the first moment and is completed at the end."""
     from pddbench.report.answer import answer
     from pddbench.runner.execute import execute, execute_simulated
@@ -116,7 +142,7 @@ def _run_and_answer(prepared: Prepared, folder: Path, options: RunOptions) -> in
     facts: dict[str, Any] = manifest.build(prepared, salts) | {"simulated": options.simulated}
     manifest.write(folder, facts)
     run_all = execute_simulated if options.simulated else execute
-    signal_code = run_all(prepared, folder, facts, salts, quiet=options.quiet)
+    signal_code = run_all(prepared, folder, facts, salts, progress)
     facts["finished_utc"] = manifest.utc_now()
     manifest.write(folder, facts)
     try:

@@ -13,7 +13,7 @@ from pddbench.runner import manifest
 from pddbench.runner.order import arm_salts
 from pddbench.runner.preflight import preflight, target_of, writer_of
 from pddbench.runner.prepare import ArmSetup, Prepared
-from pddbench.runner.progress import Progress, make_progress
+from pddbench.runner.progress import Progress
 from pddbench.runner.signals import Stop, catching
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 def execute(
-    prepared: Prepared, folder: Path, facts: dict[str, Any], salts: dict[int, str], *, quiet: bool
+    prepared: Prepared, folder: Path, facts: dict[str, Any], salts: dict[int, str], progress: Progress
 ) -> int | None:
     """Run every arm and repeat; returns the signal's exit code if one stopped it. Keeps `facts` (the manifest) up."""
     from pddbench.runfolder.finish import clear, save_plan
@@ -35,11 +35,11 @@ def execute(
     with catching() as stop:
         try:
             _preflight_external(prepared, folder, facts, stop)
-            with make_progress(quiet, len(prepared.order)) as progress:
+            with progress:
                 for arm, repeat in prepared.order:
                     if stop.number is not None:
                         break
-                    progress.begin(arm, repeat)
+                    progress.begin()
                     salt = arm_salts(prepared.experiment.arm, salts[repeat])[arm]
                     _Run(prepared, setups[arm], repeat, salt, folder, facts, progress, stop).go()
         except PddbenchError:
@@ -54,19 +54,19 @@ def execute(
 
 
 def execute_simulated(
-    prepared: Prepared, folder: Path, facts: dict[str, Any], salts: dict[int, str], *, quiet: bool
+    prepared: Prepared, folder: Path, facts: dict[str, Any], salts: dict[int, str], progress: Progress
 ) -> int | None:
     """Every arm and repeat in virtual time; returns the signal's exit code if one stopped it between two of them."""
     from pddbench.runfolder.finish import clear, save_plan
     from pddbench.runner.simulate import spool_arm
 
     setups = {setup.name: setup for setup in prepared.arms}
-    with catching() as stop, make_progress(quiet, len(prepared.order)) as progress:
+    with catching() as stop, progress:
         for arm, repeat in prepared.order:
             if stop.number is not None:
                 facts["partial"], facts["signal"] = True, stop.number
                 break
-            progress.begin(arm, repeat)
+            progress.begin()
             save_plan(folder, repeat, prepared.plan)
             setup = setups[arm]
             assert setup.spec is not None
@@ -185,6 +185,7 @@ class _Run:
         )
         path = spool_path(self._folder, setup.name, self._repeat)
         spool = SpoolWriter(path, setup.name, self._repeat, len(plan.requests))
+        self._progress.spool(path)
         try:
             with self._stop.watched() as event:
                 return await replay(
@@ -195,7 +196,6 @@ class _Run:
                         spool=spool,
                         speed=setup.speed,
                         on_parent_failure=work.on_parent_failure,
-                        progress=self._progress.update,
                         stop=event,
                     )
                 )

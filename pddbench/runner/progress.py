@@ -1,119 +1,81 @@
-"""How far a run is: a live line on a terminal, a plain line now and then otherwise; always on stderr."""
+"""Starts the viewer process and tells it which run is on. Nothing of showing happens in the process that measures."""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import socket
+import subprocess
 import sys
-import time
+from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
 if TYPE_CHECKING:
-    from pddbench.replay.engine import Counts
+    from pddbench.live.board import Announced
 
-_PLAIN_EVERY_S = 15.0
+_PATIENCE_S = 5.0
 
 
-class Progress(Protocol):
-    """Shows one run after the other."""
+class Progress:
+    """Shows one run after the other, or nothing. Never blocks and never fails: watching must not cost the run."""
 
-    def begin(self, arm: str, repeat: int) -> None:
-        """A run starts."""
+    def __init__(
+        self, announced: Announced, *, quiet: bool = False, verbose: bool = False, listener: socket.socket | None = None
+    ) -> None:
+        self._announced, self._listener = announced, listener
+        self._kind = "verbose" if verbose else "terminal" if sys.stderr.isatty() else "lines"
+        self._kind = "silent" if quiet else self._kind
+        self._process: subprocess.Popen[bytes] | None = None
 
-    def update(self, counts: Counts) -> None:
-        """Where it is now."""
+    def begin(self) -> None:
+        """The next run starts."""
+        self._tell("begin", None)
+
+    def spool(self, path: Path) -> None:
+        """The run that is on writes this spool, which exists."""
+        self._tell("spool", str(path.resolve()))
+
+    def _tell(self, kind: str, value: Any) -> None:
+        if self._process is None or self._process.stdin is None:
+            return
+        with contextlib.suppress(OSError):  # it is slow, or gone: the run goes on without it
+            os.write(self._process.stdin.fileno(), msgspec.json.encode([kind, value]) + b"\n")
 
     def __enter__(self) -> Progress:
-        """Start showing."""
+        if self._kind == "silent" and self._listener is None:
+            return self
+        command = [sys.executable, "-m", "pddbench.live.viewer", self._kind]
+        inherited = [self._listener.fileno()] if self._listener is not None else []
+        try:
+            self._process = subprocess.Popen(
+                command + [str(fd) for fd in inherited],
+                stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, pass_fds=inherited,
+            )  # fmt: skip
+        except OSError as error:
+            click.echo(f"warning: no progress is shown: {error.strerror}", err=True)
+            return self
+        if self._listener is not None:
+            self._listener.close()  # it is the viewer's now
+        self._tell("announce", self._announced)
+        assert self._process.stdin is not None
+        os.set_blocking(self._process.stdin.fileno(), False)
+        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Stop showing."""
-
-
-def make_progress(quiet: bool, runs: int) -> Progress:
-    """The progress display that suits the terminal."""
-    if quiet:
-        return _Silent()
-    return _Bars(runs) if sys.stderr.isatty() else _Lines(runs)
-
-
-def _words(counts: Counts) -> str:
-    words = f"{counts.done}/{counts.planned} done, {counts.in_flight} in flight"
-    return words + (f", {counts.failed} failed" if counts.failed else "")
-
-
-class _Silent:
-    """Shows nothing."""
-
-    def begin(self, arm: str, repeat: int) -> None:
-        pass
-
-    def update(self, counts: Counts) -> None:
-        pass
-
-    def __enter__(self) -> Progress:
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        pass
-
-
-class _Lines(_Silent):
-    """A line at the start of a run, every 15 s, and at its end."""
-
-    def __init__(self, runs: int) -> None:
-        self._runs, self._number = runs, 0
-        self._label = ""
-        self._last_s = 0.0
-        self._over = False
-
-    def begin(self, arm: str, repeat: int) -> None:
-        self._number += 1
-        self._label = f"[{self._number}/{self._runs}] {arm}, repeat {repeat}"
-        self._last_s, self._over = time.monotonic(), False
-        click.echo(f"{self._label}: started", err=True)
-
-    def update(self, counts: Counts) -> None:
-        over = counts.done + counts.not_sent >= counts.planned
-        if self._over or (not over and time.monotonic() - self._last_s < _PLAIN_EVERY_S):
+        """Wait until it has shown the end, or end it."""
+        process = self._process
+        if process is None or process.stdin is None:
             return
-        self._last_s, self._over = time.monotonic(), over
-        click.echo(f"{self._label}: {_words(counts)}", err=True)
-
-
-class _Bars(_Silent):
-    """One bar a run."""
-
-    def __init__(self, runs: int) -> None:
-        from rich import progress
-        from rich.console import Console
-
-        self._runs, self._number = runs, 0
-        self._bars = progress.Progress(
-            progress.TextColumn("{task.description}"),
-            progress.BarColumn(),
-            progress.TextColumn("{task.fields[words]}"),
-            progress.TimeElapsedColumn(),
-            console=Console(stderr=True),
-            refresh_per_second=4,
-            transient=True,
-        )
-        self._task: Any = None
-
-    def begin(self, arm: str, repeat: int) -> None:
-        self._number += 1
-        label = f"[{self._number}/{self._runs}] {arm}.{repeat}".replace("[", "\\[")
-        self._task = self._bars.add_task(label, total=None, words="starting")
-
-    def update(self, counts: Counts) -> None:
-        self._bars.update(self._task, total=counts.planned, completed=counts.done, words=_words(counts))
-
-    def __enter__(self) -> Progress:
-        self._bars.start()
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        self._bars.stop()
+        with contextlib.suppress(OSError):
+            process.stdin.close()
+        try:
+            process.wait(_PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()

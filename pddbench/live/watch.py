@@ -1,0 +1,181 @@
+"""What is known of one run so far, from the frames of its spool. Pure but for the clock that the caller gives.
+
+A request's first token is looked for with the very parser of the analysis, and once it is found the frames of that
+request are skipped undecoded: the cost is per request, not per token.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+from pddbench import limits
+from pddbench.live.spread import Spread
+from pddbench.replay import frames
+from pddbench.replay.chunks import decode, token_text
+from pddbench.replay.frames import NO_INDEX, kind_of
+from pddbench.replay.kernel import KernelClock, on_our_clock
+from pddbench.replay.sse import SseError, SseParser
+from pddbench.replay.stream import arrival_times
+from pddbench.text import printable
+
+NS = 1_000_000_000
+RATE_WINDOW_NS = 10 * NS
+_READS = kind_of(frames.Reads)
+
+
+class Flying:
+    """A request that has been handed over and has not ended."""
+
+    __slots__ = ("answered", "due_ns", "parser", "status")
+
+    def __init__(self, handed: frames.Handed) -> None:
+        self.due_ns = handed.due_ns
+        self.status: int | None = None
+        self.parser: SseParser | None = SseParser()  # None: no more to be read of it
+        self.answered = False  # whether a first token came
+
+
+class Watch:
+    """One arm and repeat. Counts are of the measured requests only: warm-ups end when the run's zero is written."""
+
+    def __init__(self, arm: str, repeat: int, speed: float = 1.0) -> None:
+        self.arm, self.repeat, self.speed = arm, repeat, speed
+        self.planned = self.sent = self.done = self.failed = self.not_sent = self.warmups = 0
+        self.t0_ns: int | None = None
+        self.status: str | None = None
+        self.errors: deque[str] = deque(maxlen=20)  # not yet shown
+        self.flying: dict[int, Flying] = {}
+        self.ttft, self.loop_lag, self.send_lag = Spread(), Spread(), Spread()
+        self.silent_failures = 0  # failed before a first token
+        self.cpu: deque[tuple[int, float]] = deque()
+        self.rss_bytes: int | None = None
+        self._ends: deque[int] = deque()
+        self._clock = KernelClock([])
+
+    def wants(self, kind: int, index: int) -> bool:
+        """Whether a frame says anything that is not known: reads of a request only until its first token."""
+        if kind != _READS or index == NO_INDEX:
+            return True
+        one = self.flying.get(index)
+        return one is not None and one.parser is not None
+
+    def take(self, frame: Any) -> None:
+        """Note one frame."""
+        match frame:
+            case frames.Reads():
+                self._reads(frame)
+            case frames.Handed():
+                self.sent += 1
+                self.flying[frame.index] = Flying(frame)
+                self.send_lag.add((frame.handed_ns - frame.due_ns - frame.throttle_wait_ns) / NS)
+            case frames.Answered():
+                self._answered(frame)
+            case frames.Ended():
+                self._ended(frame)
+            case frames.NotSent():
+                self.not_sent += 1
+            case frames.Health():
+                self._health(frame)
+            case frames.ClockOffset():
+                self._clock = KernelClock([(frame.t_ns, frame.offset_ns)])
+            case frames.Opened():
+                self.planned = max(self.planned, frame.requests)
+            case frames.Zero():
+                self._zero(frame)
+            case frames.Closed():
+                self.status = frame.status
+
+    def _zero(self, zero: frames.Zero) -> None:
+        """Warm-ups are over: counting starts again."""
+        self.t0_ns, self.warmups = zero.t0_ns, self.sent
+        self.planned -= self.warmups
+        self.sent = self.done = self.failed = self.not_sent = self.silent_failures = 0
+        self.ttft, self.send_lag = Spread(), Spread()
+        self._ends.clear()
+
+    def _answered(self, frame: frames.Answered) -> None:
+        one = self.flying.get(frame.index)
+        if one is None:
+            return
+        one.status = frame.status
+        if frame.status is not None and frame.status >= 300:
+            one.parser = None  # an error's body holds no token
+
+    def _reads(self, frame: frames.Reads) -> None:
+        one = self.flying.get(frame.index)
+        if one is None or one.parser is None:
+            return
+        reads = on_our_clock(frame.reads, self._clock)
+        try:
+            for number, read in enumerate(reads):
+                for event in one.parser.feed(read[1], number):
+                    if _bears_tokens(event.data):
+                        self.ttft.add((arrival_times(reads)[number] - one.due_ns) * self.speed / NS)
+                        one.parser, one.answered = None, True
+                        return
+        except (SseError, ValueError):
+            one.parser = None  # what is wrong with it is said after the run
+
+    def _ended(self, frame: frames.Ended) -> None:
+        one = self.flying.pop(frame.index, None)
+        if one is None:
+            return
+        self.done += 1
+        self._ends.append(frame.end_ns)
+        if frame.ending == "eof" and one.status is not None and one.status < 300:
+            return
+        self.failed += 1
+        self.silent_failures += not one.answered
+        said = f"HTTP {one.status}" if one.status is not None and one.status >= 300 else frame.ending
+        self.errors.append(said + (f": {printable(frame.error, 120)}" if frame.error else ""))
+
+    def _health(self, frame: frames.Health) -> None:
+        for lag_ns in frame.loop_lag_ns:
+            self.loop_lag.add(lag_ns / NS)
+        self.rss_bytes = frame.rss_bytes
+        self.cpu.append((frame.t_ns, frame.cpu_share))
+        while self.cpu[0][0] < frame.t_ns - limits.CPU_WINDOW_S * NS:
+            self.cpu.popleft()
+
+    # --- answers
+
+    def rate_per_s(self, now_ns: int) -> float | None:
+        """Requests that ended a wall second, over the last 10 s (from the run's zero, if that is later)."""
+        while self._ends and self._ends[0] < now_ns - RATE_WINDOW_NS:
+            self._ends.popleft()
+        if self.t0_ns is None or now_ns <= self.t0_ns:
+            return None
+        return len(self._ends) / (min(RATE_WINDOW_NS, now_ns - self.t0_ns) / NS)
+
+    def waiting_s(self, now_ns: int) -> float:
+        """How long the longest wait for a first token is now, experiment seconds: what no quantile holds yet."""
+        waits = [now_ns - one.due_ns for one in self.flying.values() if one.parser is not None]
+        return max(waits, default=0) * self.speed / NS
+
+    def cpu_share(self) -> float | None:
+        """Our process's CPU over the last 5 s, of a core."""
+        return sum(share for _, share in self.cpu) / len(self.cpu) if self.cpu else None
+
+    def health(self) -> tuple[str, str]:
+        """(`good`, `warn` or `bad`, why in words): would this run be believed if it ended now?"""
+        median_s = self.ttft.quantile(0.5)
+        limit_s = limits.lag_limit_s(None if median_s is None else median_s / self.speed)
+        lags = {"loop lag": self.loop_lag.quantile(0.99), "send lag": self.send_lag.quantile(0.99)}
+        late = [f"{name} P99 {1e3 * lag:.1f} ms" for name, lag in lags.items() if lag is not None and lag > limit_s]
+        if late:
+            return "bad", f"{', '.join(late)}, above {1e3 * limit_s:.1f} ms"
+        cpu = self.cpu_share()
+        if cpu is not None and cpu > limits.CPU_LIMIT:
+            return "bad", f"our process takes {100 * cpu:.0f}% of a core"
+        close = [name for name, lag in lags.items() if lag is not None and lag > limit_s / 2]
+        if close:
+            return "warn", f"{' and '.join(close)} above half of the limit"
+        return "good", "our own clock is on time" if self.loop_lag.n else "no sample yet"
+
+
+def _bears_tokens(data: bytes) -> bool:
+    data = data.strip()
+    if not data or data == b"[DONE]":
+        return False
+    return any(token_text(choice) for choice in decode(data).choices or ())
