@@ -22,6 +22,7 @@ from pddbench.trace.mooncake_sessions import read_cumulative, read_delta, read_s
 from pddbench.trace.otel import read_otel
 from pddbench.trace.source import PARQUET_MAGIC, check_file, file_sha256, head, is_json, numbered_lines, read_content
 from pddbench.trace.tracelab import read_tracelab
+from pddbench.trace.units import MOST_S
 from pddbench.trace.weka import folder_sha256, read_weka
 
 FORMATS: dict[str, Callable[[Path], Trace]] = {
@@ -92,10 +93,19 @@ def read_trace(path: str | Path, format: str | None = None, block_tokens: int | 
     head(path)  # refuses what is no text before a reader stumbles over it
     name = format or detect_format(path)
     if block_tokens is None:
-        return FORMATS[name](path)
+        return _sane(FORMATS[name](path), path)
     if name not in _WITH_BLOCKS:
         raise InputError(f"--source-block-tokens is for {', '.join(_WITH_BLOCKS)}, but {path} is {name}")
-    return _WITH_BLOCKS[name](path, block_tokens)
+    return _sane(_WITH_BLOCKS[name](path, block_tokens), path)
+
+
+def _sane(trace: Trace, path: Path) -> Trace:
+    """The trace, if all its times can be times; most readers have checked that line by line."""
+    for row in trace.rows:
+        if row.start_s is not None and not abs(row.start_s) <= MOST_S:
+            problem = f"request {printable(row.request_id)!r} starts at {row.start_s:g} s, more than {MOST_S:g}"
+            raise TraceError(path, None, None, problem)
+    return trace
 
 
 def sha256_of(path: str | Path) -> str:

@@ -9,10 +9,9 @@ from pddbench.errors import TraceError
 from pddbench.text import printable
 from pddbench.trace.model import Row
 from pddbench.trace.source import INT32_MAX
+from pddbench.trace.units import MOST_S
 
 Fail = Callable[[str, str], TraceError]
-
-MOST_S = 4e9  # a century in seconds, epoch stamps included; more overflows nanoseconds
 
 
 def validate_rows(rows: Sequence[Row], path: Path | str = "trace", first_line: int = 1) -> None:
