@@ -276,7 +276,8 @@ class ArmData:
         return Ratio(above, below, len(values.values), values.blank)
 
     def _hit(self, column: str, stat: str) -> Ratio:
-        hit, size = self.rows[column].to_numpy(), self.rows["input_tokens_planned"].to_numpy()
+        prompt = "input_tokens_planned" if column == "cached_tokens_planned" else "input_tokens_sent"
+        hit, size = self.rows[column].to_numpy(), self.rows[prompt].to_numpy()
         known = ~np.isnan(hit) & (size > 0)
         if stat == "mean":
             return self._of(np.where(known, hit / np.where(known, size, 1.0), 0.0), known)

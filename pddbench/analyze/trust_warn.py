@@ -188,6 +188,25 @@ def counters_disagree(data: Dataset) -> Iterator[Finding]:
         )
 
 
+def live_history(data: Dataset) -> Iterator[Finding]:
+    """Each arm's own replies are in its prompts: arms do not get the same bytes, nor always the planned lengths."""
+    if data.run.manifest.get("history") != "live":
+        return
+    for arm, part in data.arms.items():
+        rows = part.rows[part.rows["input_tokens_sent"].notna()]
+        planned, sent = float(rows["input_tokens_planned"].sum()), float(rows["input_tokens_sent"].sum())
+        other = int((rows["input_tokens_planned"] != rows["input_tokens_sent"]).sum())
+        yield _warn(
+            "live_history",
+            f"the arm's own replies are in its prompts: it was sent {sent:,.0f} input tokens where {planned:,.0f} were "
+            f"planned, {other} of {len(rows)} prompts have another length",
+            "compare arms with recorded history",
+            arm=arm,
+            measured=sent / planned - 1 if planned else None,
+            unit="share",
+        )
+
+
 WARNINGS: tuple[Callable[[Dataset], Iterator[Finding]], ...] = (
     interrupted,
     single_arm,
@@ -199,4 +218,5 @@ WARNINGS: tuple[Callable[[Dataset], Iterator[Finding]], ...] = (
     lengths_unreported,
     faster_than_baseline,
     counters_disagree,
+    live_history,
 )

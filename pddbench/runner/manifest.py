@@ -67,6 +67,7 @@ def build(prepared: Prepared, salts: dict[int, str]) -> dict[str, Any]:
         "timing": work.timing,
         "prompt": work.prompt,
         "output": work.output,
+        "history": work.history,
         "time_scale": work.time_scale,
         "idle_cap_s": work.idle_cap_s,
         "slo": {k: v for k, v in msgspec.to_builtins(experiment.slo).items() if v is not None},

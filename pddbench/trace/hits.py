@@ -53,26 +53,31 @@ def possible_hits(
     query_ns: npt.ArrayLike,
     available_ns: npt.ArrayLike,
     basis: Basis = "prompt",
+    replied_ns: npt.ArrayLike | None = None,
 ) -> npt.NDArray[np.int64]:
     """Hit tokens of each row as it ran: from rows whose `available_ns` is before its `query_ns`, never from itself.
 
     `NEVER_NS` stands for a time that did not come: a row without query hits nothing and leaves nothing behind. A row
-    cannot be available before it was asked for; an earlier `available_ns` counts as its `query_ns`. Shape (n,).
+    cannot be available before it was asked for; an earlier `available_ns` counts as its `query_ns`. On the basis
+    `prompt+output` the reply is there from `replied_ns` on (default: with the prompt). Shape (n,).
     """
     query = np.asarray(query_ns, dtype=np.int64)
     available = np.maximum(np.asarray(available_ns, dtype=np.int64), query)
+    replied = available if replied_ns is None else np.maximum(np.asarray(replied_ns, dtype=np.int64), available)
     n = len(rows)
     cover = _Cover(rows, donors, basis)
     hits = np.zeros(n, dtype=np.int64)
-    times = np.concatenate([query, available])
-    is_answer = np.repeat([0, 1], n)  # at equal times the question comes first
-    for event in np.lexsort((is_answer, times)).tolist():
+    times = np.concatenate([query, available, replied])
+    kind = np.repeat([0, 1, 2], n)  # at equal times the question comes first
+    for event in np.lexsort((kind, times)).tolist():
         if times[event] == NEVER_NS:
             break
         if event < n:
             hits[event] = cover.hit(event)
+        elif event < 2 * n:
+            cover.add_prompt(event - n)
         else:
-            cover.add(event - n)
+            cover.add(event - 2 * n)
     return hits
 
 
@@ -107,9 +112,15 @@ class _Cover:
             owner, end = self._before[owner], self._start[owner]
         return 0
 
+    def add_prompt(self, i: int) -> None:
+        """Row i's prompt is in the cache from now on."""
+        self._add(i, self._input[i])
+
     def add(self, i: int) -> None:
         """Row i's prompt (and reply) are in the cache from now on."""
-        owner, end = i, self._input[i] + self._output[i]
+        self._add(i, self._input[i] + self._output[i])
+
+    def _add(self, owner: int, end: int) -> None:
         while owner >= 0:
             if end > self._start[owner]:
                 if self._covered[owner] >= end:

@@ -31,10 +31,10 @@ class Workload(_Strict):
     idle_cap_s: float | None = None
     time_scale: float = 1.0
     prompt: Literal["token_ids", "text"] = "token_ids"
-    history: Literal["recorded"] = "recorded"
+    history: Literal["recorded", "live"] = "recorded"  # live: the endpoint's own replies go into later prompts
     cache: Literal["cold", "primed", "steady"] = "cold"
     output: Literal["exact", "natural"] = "exact"
-    on_parent_failure: Literal["continue", "abandon"] = "continue"
+    on_parent_failure: Literal["continue", "abandon"] | None = None  # default: continue; always abandon with live
     seed: int = 1
     repeats: int = 1
     limit_requests: int | None = None
@@ -45,6 +45,11 @@ class Workload(_Strict):
     max_concurrency: int | None = None
     stall_timeout_s: float = 300.0  # no byte for that long: outcome `timeout`
     request_limit_s: float = 3600.0  # no end for that long, whatever bytes come: outcome `timeout`
+
+    @property
+    def parent_failure(self) -> Literal["continue", "abandon"]:
+        """What happens to the turns after a request that failed; without a reply there is no live history."""
+        return "abandon" if self.history == "live" else self.on_parent_failure or "continue"
 
 
 class Slo(_Strict):

@@ -135,6 +135,12 @@ def _check_workload(work: ex.Workload, where: str) -> None:
     _require(
         work.ramp_s is None or needs_rate, where, "workload.ramp_s needs an arrival with a session_rate to rise to"
     )
+    _require(
+        work.history == "recorded" or work.on_parent_failure != "continue",
+        where,
+        "workload.history = 'live' cannot continue after a failed request: there is no reply to go on from; leave "
+        "on_parent_failure out, or set it to 'abandon'",
+    )
     for name in (
         "session_rate",
         "burstiness",
@@ -232,6 +238,12 @@ def _check_external(arm: ex.Arm, work: ex.Workload, where: str, at: str) -> None
         work.prompt == "text" or PROFILES[arm.profile].token_ids,
         where,
         f"{at}: profile {arm.profile!r} takes no token ids: set workload.prompt = 'text' (replay: --prompt text)",
+    )
+    _require(
+        work.history == "recorded" or work.prompt == "text" or bool(PROFILES[arm.profile].reply_ids),
+        where,
+        f"{at}: profile {arm.profile!r} has no way to ask for the ids of a reply, which history = 'live' needs: set "
+        "workload.prompt = 'text', or history = 'recorded'",
     )
     _require(
         arm.tokenizer is None or work.prompt == "text",
