@@ -12,7 +12,8 @@ class Profile(msgspec.Struct, frozen=True):
 
     `min_tokens`: the server takes that field too. `block_tokens`: default block of its prefix cache, tokens; None:
     not known. `chat_limit`: name of the output limit on /v1/chat/completions. `token_ids`: /v1/completions takes
-    them. `reply_ids`: fields that make it send the ids of its reply along. `keep_alive_s`: as `Target.keep_alive_s`; 0: a connection for each request. See docs/engines.md.
+    them. `reply_ids`: fields that make it send the ids of its reply along. `keep_alive_s`: as `Target.keep_alive_s`;
+    0: a connection for each request. See docs/engines.md.
     """
 
     name: str

@@ -307,7 +307,7 @@ class _Engine:
             self._wait(child, times, self._start)
 
     def _answered_well(self, exchange: Exchange) -> bool:
-        """Whether the requests after it can go on; only asked (and only then parsed during the run) to abandon sessions.
+        """Whether the requests after it can go on; asked (and parsed during the run) to abandon sessions.
 
         With live history its reply is kept for them; a reply that cannot be repeated is as bad as none.
         """

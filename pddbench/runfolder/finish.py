@@ -111,7 +111,7 @@ class _Finisher:
             self._write("rows", REQUESTS, groups())
 
     def _second_pass(self) -> None:
-        """The rows again, with what follows from everybody's times and replies: lengths sent, hits that were possible."""
+        """The rows again, with what follows from everybody's times and replies: lengths as sent, hits possible."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 

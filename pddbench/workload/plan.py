@@ -131,8 +131,8 @@ def _own_replies(
     lost = [before.prefix_tokens - after.prefix_tokens for before, after in zip(rows, kept, strict=True)]
     counts["cut_shared_replies"] = sum(tokens > 0 for tokens in lost)
     notes.append(
-        "live history: the endpoint's own replies go into later prompts, so arms do not get the same bytes, and a reply "
-        "of another length than planned changes the prompts after it (column input_tokens_sent)"
+        "live history: the endpoint's own replies go into later prompts, so arms do not get the same bytes, and a "
+        "reply of another length than planned changes the prompts after it (column input_tokens_sent)"
     )
     if counts["cut_shared_replies"]:
         notes.append(

@@ -42,9 +42,7 @@ class PromptBook:
     With `replies` (live history) the replies in a prompt are those, and it can be made only once they are there.
     """
 
-    def __init__(
-        self, plan: Plan, salt: str, token_id_range: tuple[int, int], replies: Replies | None = None
-    ) -> None:
+    def __init__(self, plan: Plan, salt: str, token_id_range: tuple[int, int], replies: Replies | None = None) -> None:
         self._requests, self._replies = plan.requests, replies
         self._salt = salt
         self._low, self._high = token_id_range

@@ -187,7 +187,8 @@ class Chunks:
         ids = f'"token_ids":[{",".join(str(piece[2]) for piece in pieces)}],' if self._ids else ""
         more = "" if finish is None else "," + msgspec.json.encode(summary(finish)).decode()[1:-1]
         return (
-            f'data: {self._head},"choices":[{{"index":0,{self._open}{text}{self._close}{ids}"finish_reason":{reason}}}],'
+            f'data: {self._head},"choices":[{{"index":0,{self._open}{text}{self._close}{ids}'
+            f'"finish_reason":{reason}}}],'
             f'"pdd":{{"stage":"{stage}","index":{index}{more}}}}}\n\n'
         ).encode()
 
