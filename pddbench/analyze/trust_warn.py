@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from pddbench.analyze import counters
+from pddbench.analyze import counters, window
 from pddbench.analyze.dataset import Dataset
 from pddbench.analyze.finding import Finding
 from pddbench.analyze.intervals import as_float
@@ -207,6 +207,21 @@ def live_history(data: Dataset) -> Iterator[Finding]:
         )
 
 
+def window_not_filled(data: Dataset) -> Iterator[Finding]:
+    """The trace was over before the measured window: the end of it had less load than the rest."""
+    if data.window is None or data.run.manifest.get("partial"):
+        return
+    for arm in data.arms:
+        if not window.length_s(data.window, data.of_arm(arm))[1]:
+            yield _warn(
+                "window",
+                f"nothing was left to send before the measured window ended ({data.window['until_s']:g} s): its end "
+                "had less load, and rates count to the last end in it",
+                "give a longer trace, or a shorter duration_s",
+                arm=arm,
+            )
+
+
 WARNINGS: tuple[Callable[[Dataset], Iterator[Finding]], ...] = (
     interrupted,
     single_arm,
@@ -219,4 +234,5 @@ WARNINGS: tuple[Callable[[Dataset], Iterator[Finding]], ...] = (
     faster_than_baseline,
     counters_disagree,
     live_history,
+    window_not_filled,
 )

@@ -135,6 +135,9 @@ class _Engine:
         self._tasks: set[asyncio.Task[None]] = set()
         self._kept: dict[int, list[RawRead]] = {}
         self._over = asyncio.Event()
+        self._in_window: set[int] = set()  # waiting or in flight, and due before the measured window ends
+        self._until_ns: int | None = None  # when that is, as soon as t0 is known
+        self._closed = False
         self._interrupted = False
         self._fatal: BaseException | None = None
         self._next_root = 0
@@ -178,6 +181,7 @@ class _Engine:
         health = None
         if measured:
             self._write(frames.Zero(t0_ns))
+            self._arm_window(t0_ns)
             health = HealthMonitor(self._pacer, lambda: len(self._flying), self._write)
         self._look_ahead()
         self._arm_root()
@@ -197,7 +201,24 @@ class _Engine:
             await asyncio.sleep(0.002)
 
     def _stopped(self) -> bool:
-        return self._interrupted or self._fatal is not None
+        return self._interrupted or self._closed or self._fatal is not None
+
+    # --- the measured window
+
+    def _arm_window(self, t0_ns: int) -> None:
+        """With a window the run ends once all that was due in it has ended; until then the load goes on."""
+        if self._plan.window is not None:
+            self._until_ns = t0_ns + round(self._plan.window.until_ns / self._job.speed)
+            self._pacer.call_at(self._until_ns, self._close_window)
+
+    def _close_window(self) -> None:
+        """End the run when the window is over and nothing that was due in it is open."""
+        if self._until_ns is None or time.monotonic_ns() < self._until_ns or self._in_window:
+            return
+        roots = self._schedule.roots[self._next_root : self._next_root + 1]
+        if not any(self._schedule.root_times(index).due_ns < self._until_ns for index in roots):
+            self._closed = True
+            self._over.set()
 
     def _write(self, frame: frames.Frame) -> None:
         """To the spool; when that cannot be written the run ends, and says so."""
@@ -229,6 +250,8 @@ class _Engine:
             self._wait(index, self._schedule.root_times(index), self._start_root)
 
     def _wait(self, index: int, times: Times, start: Callable[[int], None]) -> None:
+        if self._until_ns is not None and times.due_ns < self._until_ns:
+            self._in_window.add(index)
         self._waiting[index] = times, self._pacer.call_at(times.due_ns, lambda: start(index))
 
     def _start_root(self, index: int) -> None:
@@ -327,6 +350,9 @@ class _Engine:
         if self._job.replies is not None:
             self._job.replies.done(index)
         self._left -= 1
+        if index in self._in_window:
+            self._in_window.discard(index)
+            self._close_window()
         if self._left == 0:
             self._over.set()
 

@@ -28,6 +28,7 @@ from pddbench.runfolder.spooled import (
     spool_path,
     spools,
 )
+from pddbench.workload.phases import phases
 from pddbench.workload.plan import Plan, PlannedRequest
 
 if TYPE_CHECKING:
@@ -116,6 +117,7 @@ class _Finisher:
         import pyarrow.parquet as pq
 
         found = self._times.as_sent(self._plan, self._block)
+        phase_of = self._phases()
         schema = _schema(REQUESTS)
         first = 0
         with _writer(self._part("requests"), schema) as writer, pq.ParquetFile(self._part("rows")) as rows:
@@ -126,8 +128,21 @@ class _Finisher:
                     piece = slice(first, first + table.num_rows)
                     column = pa.array(values[piece], type=pa.int32(), mask=missing[piece])
                     table = table.set_column(table.schema.get_field_index(name), schema.field(name), column)
+                phase = pa.array(phase_of[first : first + table.num_rows])
+                table = table.set_column(table.schema.get_field_index("phase"), schema.field("phase"), phase)
                 writer.write_table(table.cast(schema))
                 first += table.num_rows
+
+    def _phases(self) -> list[str]:
+        """The phase of each request, by its due time where the plan has a window."""
+        import pyarrow.parquet as pq
+
+        due_ns: list[int | None] = []
+        end_ns: list[int | None] = []
+        if self._plan.window is not None:
+            times = pq.read_table(self._part("rows"), columns=["due_ns", "end_ns"])
+            due_ns, end_ns = (times.column(name).to_pylist() for name in ("due_ns", "end_ns"))
+        return phases(self._plan, due_ns, end_ns)
 
     def _row(self, request: PlannedRequest) -> tuple[dict[str, Any], RequestEvents]:
         """A request's row and its events."""

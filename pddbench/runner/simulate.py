@@ -63,6 +63,9 @@ class _Simulation:
         self._clock = self._deployment.clock
         self._schedule = Schedule(plan, (), 1.0)
         self._reads: dict[int, list[Read]] = {}
+        self._until_ns: int | None = None  # end of the measured window
+        self._in_window: set[int] = set()  # due before that, and not over
+        self._open: set[int] = set()
 
     def run(self) -> None:
         """Warm-ups, then the rest."""
@@ -77,14 +80,33 @@ class _Simulation:
         self._schedule.t0_ns = self._now_ns() + LEAD_NS
         if zero:
             self._spool.write(frames.Zero(self._schedule.t0_ns))
+            if self._plan.window is not None:
+                self._until_ns = self._schedule.t0_ns + self._plan.window.until_ns
+        self._open = set(indices)
         for index in self._schedule.roots:
             self._wait(index, self._schedule.root_times(index))
-        self._clock.run()
+        if self._until_ns is not None:
+            self._clock.run(self._until_ns / NS)
+            while self._in_window and self._clock.step():
+                pass
+            self._leave_the_rest()
+        else:
+            self._clock.run()
+
+    def _leave_the_rest(self) -> None:
+        """The window is over, and all that was due in it: what is in flight is left, the rest is not sent."""
+        for index, reads in self._reads.items():
+            self._spool.write(frames.Reads(index, reads))
+            self._spool.write(frames.Ended(index, self._now_ns(), "cancelled", "stopped while in flight"))
+        for index in sorted(self._open - self._reads.keys()):
+            self._spool.write(frames.NotSent(index, "run_ended", None, None, None))
 
     def _now_ns(self) -> int:
         return round(self._clock.now() * NS)
 
     def _wait(self, index: int, times: Times) -> None:
+        if self._until_ns is not None and times.due_ns < self._until_ns:
+            self._in_window.add(index)
         self._clock.call_at(times.due_ns / NS, self._send, index, times)
 
     def _send(self, index: int, times: Times) -> None:
@@ -108,6 +130,8 @@ class _Simulation:
         """The reply is over; its children may be due. The events written in this very call belong to it."""
         end_ns = self._now_ns()
         del self._deployment.live[index], self._deployment.answers[index]
+        self._open.discard(index)
+        self._in_window.discard(index)
         reads = self._reads.pop(index)
         self._spool.write(frames.Reads(index, reads))
         self._spool.write(frames.Ended(index, end_ns, "eof", None))

@@ -40,6 +40,8 @@ class Workload(_Strict):
     limit_requests: int | None = None
     warmups: int = 0
     warmup_sessions: int = 0  # cache = "steady": the first sessions run as the others do but are not measured
+    duration_s: float | None = None  # measure what is due in a window of that length; whole sessions without it
+    warmup_s: float | None = None  # start of that window after the first arrival; default: ramp_s, else 0
     ramp_s: float | None = None  # session arrivals rise from nothing to session_rate over this time
     max_start_rate: float | None = None  # requests a second; a brake, never the pacer
     max_concurrency: int | None = None

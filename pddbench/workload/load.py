@@ -149,9 +149,20 @@ def _check_workload(work: ex.Workload, where: str) -> None:
         "stall_timeout_s",
         "request_limit_s",
         "ramp_s",
+        "duration_s",
     ):
         value = getattr(work, name)
         _require(value is None or 0 < value < 1e6, where, f"workload.{name} = {value}: must be above 0 (and sane)")
+    _require(
+        work.warmup_s is None or work.duration_s is not None,
+        where,
+        "workload.warmup_s is the start of the measured window: give its length too, workload.duration_s",
+    )
+    _require(
+        work.warmup_s is None or 0 <= work.warmup_s < 1e6,
+        where,
+        f"workload.warmup_s = {work.warmup_s}: seconds, cannot be negative",
+    )
     _require(
         work.idle_cap_s is None or work.idle_cap_s >= 0,
         where,

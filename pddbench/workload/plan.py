@@ -14,6 +14,7 @@ from pddbench.trace.contexts import Segment, contexts, cut
 from pddbench.trace.model import Row, Trace
 from pddbench.workload.arrival import session_starts_s
 from pddbench.workload.experiment import Workload
+from pddbench.workload.phases import Window
 
 if TYPE_CHECKING:
     from pddbench.trace.hits import Basis
@@ -58,6 +59,7 @@ class Plan(msgspec.Struct):
     sha256: str
     counts: dict[str, int] = msgspec.field(default_factory=dict)
     notes: list[str] = msgspec.field(default_factory=list)
+    window: Window | None = None  # of due times that are measured; None: whole sessions
     history: str = "recorded"  # or "live": replies as they come, not as planned, are part of later prompts
 
     @property
@@ -118,7 +120,28 @@ def make_plan(trace: Trace, work: Workload) -> Plan:
     requests += _warmups(requests, work)
     counts["warmups"] = len(requests) - measured - counts["primes"]
     digest = hashlib.sha256("".join(request.plan_sha256 for request in requests).encode()).hexdigest()
-    return Plan(requests, work.timing, digest, {k: v for k, v in counts.items() if v}, notes, work.history)
+    window = _window(work, requests)
+    if window is not None:
+        notes.append(
+            f"measured is what is due from {window.from_ns / NS:g} s to {window.until_ns / NS:g} s; after that "
+            "requests go on until the last of those has ended, and what is left is not sent"
+        )
+    found = {name: n for name, n in counts.items() if n}
+    return Plan(requests, work.timing, digest, found, notes, window, work.history)
+
+
+def _window(work: Workload, requests: Sequence[PlannedRequest]) -> Window | None:
+    """The measured window. Raises `InputError` when all requests are due before it begins (without service times)."""
+    if work.duration_s is None:
+        return None
+    from_s = work.warmup_s if work.warmup_s is not None else work.ramp_s or 0.0
+    last_s = _last_due_ns(requests) / NS
+    if last_s < from_s:
+        raise InputError(
+            f"the measured window begins at {from_s:g} s, but the last request is due at about {last_s:.6g} s: lower "
+            "warmup_s, or give a longer trace"
+        )
+    return Window(round(from_s * NS), round((from_s + work.duration_s) * NS))
 
 
 def _own_replies(
@@ -294,12 +317,21 @@ def _warmups(requests: list[PlannedRequest], work: Workload) -> list[PlannedRequ
 
 
 def planned_duration_s(plan: Plan) -> float:
-    """Experiment seconds the plan takes at least: starts and think times, without any service time."""
+    """Experiment seconds the plan takes at least: starts and think times, without any service time.
+
+    With a window no longer than that: what is not due by then is not sent.
+    """
+    last_ns = _last_due_ns(plan.requests)
+    return (last_ns if plan.window is None else min(last_ns, plan.window.until_ns)) / NS
+
+
+def _last_due_ns(requests: Sequence[PlannedRequest]) -> int:
+    """When the last request is due if all are answered at once."""
     ends_ns: list[int] = []
-    for request in plan.requests:
-        if request.phase == "warmup":
-            continue
+    for request in requests:
+        if request.kind in BEFORE_START:
+            continue  # they come last, and have ended before t0
         ready = max((ends_ns[parent] for parent in request.parents), default=0)
         scheduled = request.start_ns if request.start_ns is not None else ready + request.gap_ns
         ends_ns.append(max(scheduled, ready))
-    return max(ends_ns, default=0) / NS
+    return max(ends_ns, default=0)
