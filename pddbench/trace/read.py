@@ -99,6 +99,19 @@ def read_trace(path: str | Path, format: str | None = None, block_tokens: int | 
     return _sane(_WITH_BLOCKS[name](path, block_tokens), path)
 
 
+def is_canonical(path: Path, format: str | None = None) -> bool:
+    """Whether a file is a canonical trace, by name or from its content; what is no trace is left to `read_trace`."""
+    if path.is_dir():
+        return False
+    check_file(path)
+    if format is not None:
+        return format == "canonical"
+    try:
+        return detect_format(path) == "canonical"
+    except (TraceError, InputError):
+        return False
+
+
 def _sane(trace: Trace, path: Path) -> Trace:
     """The trace, if all its times can be times; most readers have checked that line by line."""
     for row in trace.rows:
