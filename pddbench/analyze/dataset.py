@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from pddbench.analyze import metrics, money, paired
+from pddbench.analyze import metrics, money, paired, window
 from pddbench.analyze.gaps import Gaps, flat_gaps
 from pddbench.analyze.samples import ArmData
 
@@ -26,7 +26,24 @@ class Dataset:
     @cached_property
     def lines(self) -> pd.DataFrame:
         """`request_metrics` of all rows of the run, warm-up included."""
-        return metrics.request_metrics(self.run.requests, self.slo)
+        lines = metrics.request_metrics(self.run.requests, self.slo)
+        if self.window is not None:
+            lines["error"] = self.run.requests["error"].reset_index(drop=True)
+            window.mark_session_starts(lines)
+        return lines
+
+    @property
+    def window(self) -> dict[str, Any] | None:
+        """The window of due times that was measured (`from_s`, `until_s`); None: whole sessions were."""
+        return self.run.manifest.get("window") or None
+
+    def of_arm(self, arm: str) -> pd.DataFrame:
+        """All lines of an arm, whatever their phase."""
+        return self.lines[self.lines["arm"] == arm]
+
+    def cut_window_s(self, arm: str) -> float | None:
+        """Length of an arm's measured window over all repeats; None without one."""
+        return None if self.window is None else window.length_s(self.window, self.of_arm(arm))[0]
 
     @cached_property
     def gaps(self) -> Gaps:
@@ -42,7 +59,7 @@ class Dataset:
         weights = None
         for name in self.run.arms:
             rows = measured[measured["arm"] == name]
-            out[name] = ArmData(rows, self.gaps, sessions, self.cost_per_hour(name), weights)
+            out[name] = ArmData(rows, self.gaps, sessions, self.cost_per_hour(name), weights, self.cut_window_s(name))
             weights = out[name].weights if sessions else None
         return out
 
@@ -54,7 +71,7 @@ class Dataset:
 
     def side(self, arm: str) -> paired.Side:
         """An arm as one side of a comparison, perhaps with an arm of another run."""
-        return paired.Side(self.arms[arm].rows, self.gaps, self.cost_per_hour(arm))
+        return paired.Side(self.arms[arm].rows, self.gaps, self.cost_per_hour(arm), self.cut_window_s(arm))
 
     @property
     def slo(self) -> dict[str, Any]:

@@ -49,6 +49,7 @@ def request_metrics(requests: pd.DataFrame, slo: dict[str, Any] | None = None) -
     out = requests[list(_KEPT)].reset_index(drop=True)
     for name in _COUNTS:
         out[name] = floats(requests[name])
+    out["input_tokens_sent"] = _input_tokens_sent(requests)
     ok: Bools = (requests["outcome"] == "ok").to_numpy(dtype=bool, na_value=False)
     out["ok"] = ok
     for name in ("scheduled", "due", "sent", "end"):
@@ -65,6 +66,15 @@ def request_metrics(requests: pd.DataFrame, slo: dict[str, Any] | None = None) -
     out["kv_wan_s"] = seconds(requests["kv_wan_ns"])
     out["good"] = meets(out, slo or {}, ok, single)
     return out
+
+
+def _input_tokens_sent(requests: pd.DataFrame) -> Floats:
+    """Prompt lengths as sent; where they were not noted (run folders of an older version) they are as planned."""
+    planned = np.where(requests["sent_ns"].notna(), floats(requests["input_tokens_planned"]), np.nan)
+    if "input_tokens_sent" not in requests:
+        return planned
+    sent = floats(requests["input_tokens_sent"])
+    return np.where(np.isnan(sent), planned, sent)
 
 
 def _or_inf(value: Floats, ok: Bools) -> Floats:

@@ -19,6 +19,7 @@ from pddbench.analyze.gaps import Gaps, seam_gap, seam_stall, token_gaps
 from pddbench.analyze.intervals import Figure, number
 from pddbench.analyze.money import NO_PRICE
 from pddbench.analyze.quantiles import Bools, Floats, Ints, SessionQuantiles, session_weights, sorted_quantile
+from pddbench.analyze.window import CUT
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -99,7 +100,8 @@ def _divide(top: Floats, bottom: Floats) -> Floats:
 class ArmData:
     """The measured rows of one arm (`rows`: lines of `request_metrics`) with all its samples, made when asked for.
 
-    `lines` are the numbers of these rows in the whole run, `sessions` the ids that the codes stand for.
+    `sessions` are the ids that the codes stand for. `cut_window_s`: length of the window of due times that was measured
+    (over all repeats); None: whole sessions were.
     """
 
     def __init__(
@@ -109,12 +111,14 @@ class ArmData:
         sessions: Sequence[str],
         cost_per_hour: float | None = None,
         weights: Floats | None = None,
+        cut_window_s: float | None = None,
     ) -> None:
         self.rows = rows
         self.gaps = gaps
         self.sessions = sessions
         self.cost_per_hour = cost_per_hour
         self._weights = weights
+        self.cut_window_s = cut_window_s
         self._values: dict[str, Values] = {}
 
     @cached_property
@@ -132,12 +136,12 @@ class ArmData:
 
     def subset(self, mask: Bools) -> ArmData:
         """The same arm on some of its rows."""
-        return ArmData(self.rows[mask], self.gaps, self.sessions, self.cost_per_hour, self.weights)
+        return ArmData(self.rows[mask], self.gaps, self.sessions, self.cost_per_hour, self.weights, self.cut_window_s)
 
     @cached_property
     def window_s(self) -> float:
         """Length of the measured window, summed over repeats."""
-        return metrics.window_s(self.rows)
+        return metrics.window_s(self.rows) if self.cut_window_s is None else self.cut_window_s
 
     def figure(self, name: str, stat: str) -> Figure:
         """`name.stat` as a figure."""
@@ -249,7 +253,8 @@ class ArmData:
 
         done = metrics.completion_by_session(self.rows)
         code = pd.Index(self.sessions).get_indexer(pd.Index(done["session_id"])).astype(np.int64)
-        return Values(done["completion_s"].to_numpy(), code, len(self.sessions))
+        blank = None if self.cut_window_s is None else CUT
+        return Values(done["completion_s"].to_numpy(), code, len(self.sessions), blank)
 
     # ------------------------------------------------------------------ ratios
 
@@ -276,7 +281,8 @@ class ArmData:
         return Ratio(above, below, len(values.values), values.blank)
 
     def _hit(self, column: str, stat: str) -> Ratio:
-        hit, size = self.rows[column].to_numpy(), self.rows["input_tokens_planned"].to_numpy()
+        prompt = "input_tokens_planned" if column == "cached_tokens_planned" else "input_tokens_sent"
+        hit, size = self.rows[column].to_numpy(), self.rows[prompt].to_numpy()
         known = ~np.isnan(hit) & (size > 0)
         if stat == "mean":
             return self._of(np.where(known, hit / np.where(known, size, 1.0), 0.0), known)

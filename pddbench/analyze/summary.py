@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from pddbench import __version__, exitcodes
-from pddbench.analyze import counters, hits, registry, trust, trust_timing
+from pddbench.analyze import counters, hits, registry, trust, trust_timing, window
 from pddbench.analyze.dataset import Dataset
 from pddbench.analyze.finding import Finding
 from pddbench.analyze.intervals import Figure, number
 from pddbench.analyze.quantiles import sorted_quantile
+from pddbench.analyze.window import Mix
 from pddbench.text import printable
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ class ArmSummary(msgspec.Struct, kw_only=True):
     """One arm, phase measure. `figures` are error-adjusted (failures +inf); `ok_only` is null without failures.
 
     `stamps` counts requests by whose stamps their times are (kernel, merged, mixed, user; see METRICS.md).
+    `mix` is what was sent before, in and after a measured window; empty without one.
     `observed` are the smallest (`low`), median (`point`) and largest (`high`) of the rows: no estimate, no interval.
     """
 
@@ -60,6 +62,7 @@ class ArmSummary(msgspec.Struct, kw_only=True):
     ok_only: dict[str, Figure] | None
     observed: dict[str, Figure]
     buckets: list[Bucket]
+    mix: list[Mix] = []
 
 
 class PairBucket(msgspec.Struct, kw_only=True):
@@ -102,6 +105,8 @@ class RunFacts(msgspec.Struct, kw_only=True):
     emulator_endpoints: dict[str, float] = {}
     calibration: dict[str, Any] | None = None
     simulated: bool = False
+    window: dict[str, float] | None = None  # from_s, until_s: requests due then are measured
+    history: str = "recorded"
 
 
 class Summary(msgspec.Struct, kw_only=True):
@@ -171,6 +176,8 @@ def _facts(data: Dataset) -> RunFacts:
         emulator_endpoints=_emulator_endpoints(data),
         calibration=manifest.get("calibration"),
         simulated=bool(manifest.get("simulated")),
+        window=data.window,
+        history=str(manifest.get("history") or "recorded"),
     )
 
 
@@ -199,6 +206,7 @@ def _arm(data: Dataset, name: str, part: ArmData) -> ArmSummary:
         ok_only=_ok_only(part) if len(failed) else None,
         observed={name: _observed(part, name) for name in registry.PAIRED},
         buckets=_buckets(part),
+        mix=window.mix(data.of_arm(name)) if data.window is not None else [],
     )
 
 

@@ -26,7 +26,7 @@ def hits(data: Dataset) -> Iterator[Finding]:
     for arm, part in data.arms.items():
         block = data.arm_facts(arm).get("block_tokens") or UNKNOWN_BLOCK_TOKENS
         rows = part.rows
-        template = np.nan_to_num((rows["prompt_tokens"] - rows["input_tokens_planned"]).to_numpy())
+        template = np.nan_to_num((rows["prompt_tokens"] - rows["input_tokens_sent"]).to_numpy())
         template = np.maximum(template, _template_tokens(data, arm))  # 0 apart where the prompt was shortened by it
         beyond = (rows["cached_tokens"] - rows["cached_tokens_ceiling"]).to_numpy() - template
         over = beyond > block
@@ -74,19 +74,19 @@ def lengths(data: Dataset) -> Iterator[Finding]:
 
 
 def prompt_lengths(data: Dataset) -> Iterator[Finding]:
-    """The endpoint counted other prompt lengths than planned: words of several tokens, a template, truncation."""
+    """The endpoint counted other prompt lengths than sent: words of several tokens, a template, truncation."""
     for arm, part in data.arms.items():
         rows = part.rows[part.rows["ok"].to_numpy(dtype=bool) & part.rows["prompt_tokens"].notna().to_numpy()]
-        planned = float(rows["input_tokens_planned"].sum())
-        drift = float((rows["prompt_tokens"] - rows["input_tokens_planned"]).abs().sum())
-        if planned and drift > PROMPT_DRIFT_SHARE * planned:
+        sent = float(rows["input_tokens_sent"].sum())
+        drift = float((rows["prompt_tokens"] - rows["input_tokens_sent"]).abs().sum())
+        if sent and drift > PROMPT_DRIFT_SHARE * sent:
             yield Finding(
                 rule="prompt_lengths",
                 level="invalid",
                 arm=arm,
-                message=f"the endpoint counted prompts {100 * drift / planned:.1f}% away from the planned lengths",
+                message=f"the endpoint counted prompts {100 * drift / sent:.1f}% away from the planned lengths",
                 advice="use token ids, or give the arm its tokenizer file; a shorter count may be a truncated prompt",
-                measured=drift / planned,
+                measured=drift / sent,
                 limit=PROMPT_DRIFT_SHARE,
                 unit="share",
             )

@@ -212,6 +212,9 @@ def backlog(data: Dataset) -> Iterator[Finding]:
 def _waits(rows: pd.DataFrame) -> dict[str, list[Floats]]:
     """For each watched metric one array a repeat: a value a session, in order of arrival."""
     out: dict[str, list[Floats]] = {"ttft_sched": [], "e2e_sched": [], "session_lag": []}
+    if "starts_session" in rows:  # of a window: sessions that were under way when it began are not arrivals
+        begun = rows.groupby(["repeat", "session_id"], sort=False)["starts_session"].transform("any")
+        rows = rows[begun.astype(bool)]
     for _, repeat in rows.sort_values("scheduled_s", kind="stable").groupby("repeat"):
         by_session = repeat.groupby("session_id", sort=False)
         roots = by_session.head(1)

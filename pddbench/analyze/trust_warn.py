@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from pddbench.analyze import counters
+from pddbench.analyze import counters, window
 from pddbench.analyze.dataset import Dataset
 from pddbench.analyze.finding import Finding
 from pddbench.analyze.intervals import as_float
@@ -199,6 +199,40 @@ def counters_disagree(data: Dataset) -> Iterator[Finding]:
         )
 
 
+def live_history(data: Dataset) -> Iterator[Finding]:
+    """Each arm's own replies are in its prompts: arms do not get the same bytes, nor always the planned lengths."""
+    if data.run.manifest.get("history") != "live":
+        return
+    for arm, part in data.arms.items():
+        rows = part.rows[part.rows["input_tokens_sent"].notna()]
+        planned, sent = float(rows["input_tokens_planned"].sum()), float(rows["input_tokens_sent"].sum())
+        other = int((rows["input_tokens_planned"] != rows["input_tokens_sent"]).sum())
+        yield _warn(
+            "live_history",
+            f"the arm's own replies are in its prompts: it was sent {sent:,.0f} input tokens where {planned:,.0f} were "
+            f"planned, {other} of {len(rows)} prompts have another length",
+            "compare arms with recorded history",
+            arm=arm,
+            measured=sent / planned - 1 if planned else None,
+            unit="share",
+        )
+
+
+def window_not_filled(data: Dataset) -> Iterator[Finding]:
+    """The trace was over before the measured window: the end of it had less load than the rest."""
+    if data.window is None or data.run.manifest.get("partial"):
+        return
+    for arm in data.arms:
+        if not window.length_s(data.window, data.of_arm(arm))[1]:
+            yield _warn(
+                "window",
+                f"nothing was left to send before the measured window ended ({data.window['until_s']:g} s): its end "
+                "had less load, and rates count to the last end in it",
+                "give a longer trace, or a shorter duration_s",
+                arm=arm,
+            )
+
+
 WARNINGS: tuple[Callable[[Dataset], Iterator[Finding]], ...] = (
     interrupted,
     single_arm,
@@ -210,4 +244,6 @@ WARNINGS: tuple[Callable[[Dataset], Iterator[Finding]], ...] = (
     lengths_unreported,
     faster_than_baseline,
     counters_disagree,
+    live_history,
+    window_not_filled,
 )

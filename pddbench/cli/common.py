@@ -44,6 +44,9 @@ def workload_options(function: F) -> F:
         click.option("--limit-requests", type=click.IntRange(1), help="Only the first N requests of the trace."),
         click.option("--idle-cap", "idle_cap_s", type=float, help="No wait inside a session above S seconds."),
         click.option("--time-scale", type=float, help="Factor on starts and gaps: 0.1 is ten times faster."),
+        click.option("--duration", "duration_s", type=float, help="Measure what is due in a window of S seconds."),
+        click.option("--warmup", "warmup_s", type=float, help="Start of that window, seconds after the first arrival."),
+        click.option("--history", type=click.Choice(["recorded", "live"]), help="Whose replies later prompts hold."),
         click.option("--timing", type=click.Choice(["think", "trace", "none"]), help="When a next turn is sent."),
     )(function)
 

@@ -12,7 +12,17 @@ from pddbench.cli.common import run_options, workload_options
 if TYPE_CHECKING:
     from pddbench.workload.experiment import Experiment
 
-_FIELDS = ("seed", "repeats", "limit_requests", "idle_cap_s", "time_scale", "timing")
+_FIELDS = (
+    "seed",
+    "repeats",
+    "limit_requests",
+    "idle_cap_s",
+    "time_scale",
+    "timing",
+    "duration_s",
+    "warmup_s",
+    "history",
+)
 
 
 @click.command()

@@ -16,6 +16,7 @@ from pddbench.cli.trace_files import (
     check_free,
     check_side,
     read,
+    read_any,
     sessions_text,
     write,
     write_mooncake,
@@ -53,15 +54,16 @@ def validate(file: Path, format_name: str | None, source_block: int | None, as_j
 
     from pddbench.trace.validate import validate_rows
 
-    found = read(file, format_name, source_block)
-    validate_rows(found.rows, file)
-    sessions = len({row.session_id for row in found.rows})
+    columns, found = read_any(file, format_name, source_block)
+    if found is not None:
+        validate_rows(found.rows, file)
+    sessions = columns.sessions
     if as_json:
-        header = found.header
+        header = columns.header
         report = {
             "valid": True,
             "format": header.source_format,
-            "requests": len(found.rows),
+            "requests": len(columns),
             "sessions": sessions,
             "assumptions": header.assumptions,
             "counts": header.counts,
@@ -69,9 +71,9 @@ def validate(file: Path, format_name: str | None, source_block: int | None, as_j
         click.echo(msgspec.json.encode(report).decode())
         return
     click.echo(
-        f"{file}: valid, {len(found.rows):,} requests in {sessions_text(sessions)} ({found.header.source_format})"
+        f"{file}: valid, {len(columns):,} requests in {sessions_text(sessions)} ({columns.header.source_format})"
     )
-    _echo_notes(found.header.assumptions, found.header.counts)
+    _echo_notes(columns.header.assumptions, columns.header.counts)
 
 
 @trace.command()
@@ -89,10 +91,10 @@ def stats(file: Path, format_name: str | None, source_block: int | None, block_s
     import msgspec
 
     from pddbench.trace.blocks import block_hits
-    from pddbench.trace.stats import trace_stats
+    from pddbench.trace.stats import column_stats
 
-    found = read(file, format_name, source_block)
-    figures = trace_stats(found)
+    found, _ = read_any(file, format_name, source_block)
+    figures = column_stats(found)
     blocks = [block_hits(found, block_size, basis) for basis in ("prompt", "prompt+output")] if block_size else []
     if as_json:
         report = msgspec.to_builtins(figures)
@@ -140,17 +142,24 @@ def convert(
     Nothing is lost: text, roles and tools, where there are any, go to NAME.content.jsonl.zst beside it. Mooncake cannot
     express all of a trace; what is lost is said. OUT appears when it is complete.
     """
+    from pddbench.trace.validate import validate_rows
+
     target = target or ("mooncake" if out.name.endswith(".mooncake.jsonl") else "canonical")
     check_free(out, force, any_suffix=target == "mooncake")
     if target == "canonical":
         check_side(source, out, force)
-    found = read(source, format_name, source_block)
     if target == "mooncake":
-        write_mooncake(found, out, block_tokens)
+        rows = read(source, format_name, source_block)
+        write_mooncake(rows, out, block_tokens)
+        header = rows.header
     else:
-        write(found, out)
+        columns, found = read_any(source, format_name, source_block)
+        if found is not None:
+            validate_rows(found.rows, source)
+        write(columns, out)
         write_side(found, source, out)
-    _echo_notes(found.header.assumptions, found.header.counts)
+        header = columns.header
+    _echo_notes(header.assumptions, header.counts)
 
 
 for command in (synth, fit, oracle, cache_curve, observe):

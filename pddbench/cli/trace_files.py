@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
+    from pddbench.trace.columns import Columns
     from pddbench.trace.model import Trace
 
 FORMAT = click.option(
@@ -34,6 +35,20 @@ def read(path: Path, format_name: str | None, source_block: int | None = None) -
     return read_trace(path, format_name, source_block)
 
 
+def read_any(path: Path, format_name: str | None, source_block: int | None = None) -> tuple[Columns, Trace | None]:
+    """The trace in columns; of a format that is not canonical also its rows, with their text.
+
+    A canonical trace may be of any length: it is read batch by batch.
+    """
+    from pddbench.trace.columns import columns_of, read_columns
+    from pddbench.trace.read import is_canonical
+
+    if source_block is None and is_canonical(path, format_name):
+        return read_columns(path), None
+    found = read(path, format_name, source_block)
+    return columns_of(found), found
+
+
 def check_free(out: Path, force: bool, any_suffix: bool = False) -> None:
     """What would fail at the end fails at the start."""
     from pddbench.errors import InputError
@@ -54,13 +69,12 @@ def sessions_text(n: int) -> str:
     return f"{n:,} session{'' if n == 1 else 's'}"
 
 
-def write(made: Trace, out: Path) -> None:
+def write(made: Columns, out: Path) -> None:
     """Write a canonical trace and say so."""
-    from pddbench.trace.canonical import write_trace
+    from pddbench.trace.quota.write import write_rows
 
-    write_trace(made, out)
-    n = len({row.session_id for row in made.rows})
-    click.echo(f"{out}: written, {len(made.rows):,} requests in {sessions_text(n)}, {out.stat().st_size:,} bytes")
+    n = write_rows(made.header, made.rows(), out)
+    click.echo(f"{out}: written, {n:,} requests in {sessions_text(made.sessions)}, {out.stat().st_size:,} bytes")
 
 
 def check_side(source: Path, out: Path, force: bool) -> None:
@@ -73,11 +87,11 @@ def check_side(source: Path, out: Path, force: bool) -> None:
         raise InputError(f"{side}: exists already; --force replaces it")
 
 
-def write_side(found: Trace, source: Path, out: Path) -> None:
+def write_side(found: Trace | None, source: Path, out: Path) -> None:
     """The text of a trace, from its own format or from the side file of a canonical one."""
     from pddbench.trace.content import read_content_file, side_path, write_content
 
-    side, content = side_path(out), found.content
+    side, content = side_path(out), found.content if found is not None else None
     if content is None and side != side_path(source) and side_path(source).is_file():
         content = read_content_file(side_path(source))
     if content is not None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pddbench.cli.trace_files import FORCE, FORMAT, JSON, check_free, read, sessions_text
+from pddbench.cli.trace_files import FORCE, FORMAT, JSON, check_free, read, read_any, sessions_text
 
 if TYPE_CHECKING:
     from pddbench.trace.cachecurve import CacheCurves, Curve
@@ -206,11 +206,11 @@ def oracle(file: Path, format_name: str | None, block_size: int, edges: str | No
     from pddbench.trace.oracle import bucket_counts, recount_hits
     from pddbench.trace.quota.spec import DEFAULT_EDGES
 
-    found = read(file, format_name)
+    found, _ = read_any(file, format_name)
     planned = found.header.extra.get("spec", {}).get("edges", DEFAULT_EDGES)
     bounds = _numbers("edges", edges) if edges else tuple(planned)
-    hits = recount_hits(found.rows, block_size).tolist()
-    inputs = [row.input_tokens for row in found.rows]
+    hits = recount_hits(found, block_size).tolist()
+    inputs = found.input_tokens.tolist()
     mean = sum(hit / max(n, 1) for hit, n in zip(hits, inputs, strict=True)) / len(inputs)
     counts = bucket_counts(hits, inputs, bounds)
     result = {"requests": len(inputs), "block_size": block_size, "edges": bounds, "counts": counts, "mean_hit": mean}

@@ -12,7 +12,8 @@ class Profile(msgspec.Struct, frozen=True):
 
     `min_tokens`: the server takes that field too. `block_tokens`: default block of its prefix cache, tokens; None:
     not known. `chat_limit`: name of the output limit on /v1/chat/completions. `token_ids`: /v1/completions takes
-    them. `keep_alive_s`: as `Target.keep_alive_s`; 0: a connection for each request. See docs/engines.md.
+    them. `reply_ids`: fields that make it send the ids of its reply along. `keep_alive_s`: as `Target.keep_alive_s`;
+    0: a connection for each request. See docs/engines.md.
     """
 
     name: str
@@ -21,13 +22,22 @@ class Profile(msgspec.Struct, frozen=True):
     block_tokens: int | None = None
     chat_limit: str = "max_tokens"
     token_ids: bool = True
+    reply_ids: dict[str, Any] = {}
     keep_alive_s: float = 0.5
     source: str = ""
 
 
+_TOKEN_IDS = {"return_token_ids": True}
 _ALL = (
     Profile("openai", chat_limit="max_completion_tokens", source="OpenAI API reference: no way to pin the length"),
-    Profile("vllm", {"ignore_eos": True}, True, 16, source="vLLM docs: sampling parameters; default --block-size 16"),
+    Profile(
+        "vllm",
+        {"ignore_eos": True},
+        True,
+        16,
+        reply_ids=_TOKEN_IDS,
+        source="vLLM docs: sampling parameters; default --block-size 16; return_token_ids from 0.10.2 on",
+    ),
     Profile("sglang", {"ignore_eos": True}, True, 1, source="SGLang docs: sampling parameters; default page size 1"),
     Profile("dynamo", {"ignore_eos": True}, True, None, source="Dynamo docs: OpenAI frontend common extensions"),
     Profile(
@@ -45,6 +55,11 @@ _ALL = (
         source="sglang-router 0.3.2, seen: 422 for a prompt of ids; fields are passed on to the engine behind it",
     ),
     Profile("transformers", source="transformers serve docs: unknown fields are refused, no way to pin the length"),
-    Profile("emulated", {"ignore_eos": True}, source="pddbench's own emulator: always produces max_tokens"),
+    Profile(
+        "emulated",
+        {"ignore_eos": True},
+        reply_ids=_TOKEN_IDS,
+        source="pddbench's own emulator: always produces max_tokens",
+    ),
 )
 PROFILES = {profile.name: profile for profile in _ALL}

@@ -21,10 +21,11 @@ class Delta(msgspec.Struct):
 
 
 class Choice(msgspec.Struct):
-    """One choice of a chunk: `text` of completions or `delta` of chat."""
+    """One choice of a chunk: `text` of completions or `delta` of chat; `token_ids` are those of this chunk."""
 
     index: int = 0
     text: str | None = None
+    token_ids: Any = None
     delta: Delta | None = None
     finish_reason: Any = None
 
@@ -91,6 +92,11 @@ def token_text(choice: Choice) -> str:
     if isinstance(delta.tool_calls, list):
         text += "".join(map(_call_text, delta.tool_calls))
     return text + _call_text(delta.function_call)
+
+
+def content_text(choice: Choice) -> str:
+    """The part of a chunk's text that belongs into a conversation: what was said, not the reasoning before it."""
+    return (choice.text or "") + (_text(choice.delta.content) if choice.delta is not None else "")
 
 
 def error_message(value: Any) -> str:

@@ -25,9 +25,10 @@ from pddbench.replay.health import HealthMonitor
 from pddbench.replay.pace import Deadline, Pacer
 from pddbench.replay.schedule import Schedule, Times
 from pddbench.replay.spool import SpoolWriter
-from pddbench.replay.stream import Facts, RawRead, interpret
+from pddbench.replay.stream import Facts, RawRead, StreamResult, interpret
 from pddbench.replay.transport import make_transport
 from pddbench.timeliness import ask_for_short_slices
+from pddbench.workload.history import Replies, Reply
 from pddbench.workload.plan import BEFORE_START, Plan
 
 LEAD_NS = 50_000_000  # from the choice of t0 to t0: what is due at once is then not late
@@ -54,7 +55,8 @@ class ReplayJob:
     """What to send where. `bodies(i)` is the encoded body of request i; `speed` experiment ns a wall ns.
 
     `progress` is called about twice a second. `stop`, once set, ends the run: what is in flight is cancelled, what
-    is left is recorded as not sent. `transport` makes the client (default: `transport.make_transport`).
+    is left is recorded as not sent. `transport` makes the client (default: `transport.make_transport`). `replies`
+    (live history) takes each reply before the requests after it are encoded; `needs_ids`: as token ids.
     """
 
     plan: Plan
@@ -66,6 +68,8 @@ class ReplayJob:
     progress: Callable[[Counts], None] | None = None
     stop: asyncio.Event | None = None
     transport: Callable[[Target], Transport] | None = None
+    replies: Replies | None = None
+    needs_ids: bool = False
 
 
 @dataclass
@@ -82,6 +86,14 @@ class ReplayEnd:
 async def replay(job: ReplayJob) -> ReplayEnd:
     """Run a plan against a target. Every planned request ends up in the spool, sent or not."""
     return await _Engine(job).run()
+
+
+def keep_reply(replies: Replies, index: int, result: StreamResult, needs_ids: bool) -> bool:
+    """Keep the reply to request `index` for live history; False when later prompts cannot be made of it."""
+    usable = result.token_ids is not None if needs_ids else bool(result.contents)
+    if usable:
+        replies.put(index, Reply(result.reply_tokens, result.token_ids, result.contents))
+    return usable
 
 
 @contextmanager
@@ -123,6 +135,9 @@ class _Engine:
         self._tasks: set[asyncio.Task[None]] = set()
         self._kept: dict[int, list[RawRead]] = {}
         self._over = asyncio.Event()
+        self._in_window: set[int] = set()  # waiting or in flight, and due before the measured window ends
+        self._until_ns: int | None = None  # when that is, as soon as t0 is known
+        self._closed = False
         self._interrupted = False
         self._fatal: BaseException | None = None
         self._next_root = 0
@@ -166,6 +181,7 @@ class _Engine:
         health = None
         if measured:
             self._write(frames.Zero(t0_ns))
+            self._arm_window(t0_ns)
             health = HealthMonitor(self._pacer, lambda: len(self._flying), self._write)
         self._look_ahead()
         self._arm_root()
@@ -185,7 +201,24 @@ class _Engine:
             await asyncio.sleep(0.002)
 
     def _stopped(self) -> bool:
-        return self._interrupted or self._fatal is not None
+        return self._interrupted or self._closed or self._fatal is not None
+
+    # --- the measured window
+
+    def _arm_window(self, t0_ns: int) -> None:
+        """With a window the run ends once all that was due in it has ended; until then the load goes on."""
+        if self._plan.window is not None:
+            self._until_ns = t0_ns + round(self._plan.window.until_ns / self._job.speed)
+            self._pacer.call_at(self._until_ns, self._close_window)
+
+    def _close_window(self) -> None:
+        """End the run when the window is over and nothing that was due in it is open."""
+        if self._until_ns is None or time.monotonic_ns() < self._until_ns or self._in_window:
+            return
+        roots = self._schedule.roots[self._next_root : self._next_root + 1]
+        if not any(self._schedule.root_times(index).due_ns < self._until_ns for index in roots):
+            self._closed = True
+            self._over.set()
 
     def _write(self, frame: frames.Frame) -> None:
         """To the spool; when that cannot be written the run ends, and says so."""
@@ -217,6 +250,8 @@ class _Engine:
             self._wait(index, self._schedule.root_times(index), self._start_root)
 
     def _wait(self, index: int, times: Times, start: Callable[[int], None]) -> None:
+        if self._until_ns is not None and times.due_ns < self._until_ns:
+            self._in_window.add(index)
         self._waiting[index] = times, self._pacer.call_at(times.due_ns, lambda: start(index))
 
     def _start_root(self, index: int) -> None:
@@ -263,8 +298,9 @@ class _Engine:
                 index, exchange.handed_ns, times.scheduled_ns, times.ready_ns, times.due_ns, held_ns, sha256, late
             )
         )
-        for child in self._schedule.children.get(index, ()):
-            self._bodies.expect(child)
+        if self._job.replies is None:  # else they are encoded once this reply is there
+            for child in self._schedule.children.get(index, ()):
+                self._bodies.expect(child)
         return exchange, body
 
     def _land(self, exchange: Exchange) -> None:
@@ -294,16 +330,29 @@ class _Engine:
             self._wait(child, times, self._start)
 
     def _answered_well(self, exchange: Exchange) -> bool:
-        """Whether the answer was `ok`; only asked (and only then parsed during the run) to abandon sessions."""
+        """Whether the requests after it can go on; asked (and parsed during the run) to abandon sessions.
+
+        With live history its reply is kept for them; a reply that cannot be repeated is as bad as none.
+        """
         assert exchange.ending is not None
-        facts = Facts(exchange.ending, exchange.status, exchange.content_type)
-        return interpret(self._kept.pop(exchange.index, []), facts).outcome == "ok"
+        reads = self._kept.pop(exchange.index, [])
+        if not self._schedule.children.get(exchange.index):
+            return True
+        result = interpret(reads, Facts(exchange.ending, exchange.status, exchange.content_type))
+        if self._job.replies is None or result.outcome != "ok":
+            return result.outcome == "ok"
+        return keep_reply(self._job.replies, exchange.index, result, self._job.needs_ids)
 
     # --- recording
 
     def _recorded(self, index: int) -> None:
         self._open.discard(index)
+        if self._job.replies is not None:
+            self._job.replies.done(index)
         self._left -= 1
+        if index in self._in_window:
+            self._in_window.discard(index)
+            self._close_window()
         if self._left == 0:
             self._over.set()
 

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from pddbench.replay.chunks import Choice, Chunk, body_message, decode, error_message, token_text
+from pddbench.replay.chunks import Choice, Chunk, body_message, content_text, decode, error_message, token_text
 from pddbench.replay.sse import Event, SseError, SseParser
 from pddbench.text import printable, redact_url
 
@@ -55,7 +55,8 @@ class StreamResult(msgspec.Struct):
 
     `chunk_tokens` holds None where nothing tells how many tokens a chunk carries. `second_token_ns` is None when
     both first tokens came in one chunk; where the size of the first chunk is not known it is the second chunk's
-    stamp, an upper bound. `kv_wan_ns` is in the server's own (experiment) time.
+    stamp, an upper bound. `kv_wan_ns` is in the server's own (experiment) time. `contents` (what was said, without
+    reasoning) and `token_ids` are of the first choice; ids are None unless every chunk that bears tokens has its own.
     """
 
     outcome: str = "ok"
@@ -90,6 +91,15 @@ class StreamResult(msgspec.Struct):
     token_ns: list[int] = msgspec.field(default_factory=list)
     chunk_tokens: list[int | None] = msgspec.field(default_factory=list)
     stage: list[str | None] = msgspec.field(default_factory=list)
+    contents: list[str] = msgspec.field(default_factory=list)
+    token_ids: list[int] | None = None
+
+    @property
+    def reply_tokens(self) -> int:
+        """Length of the reply as it goes into a later prompt: its ids where they are told, else by usage or chunks."""
+        if self.token_ids is not None:
+            return len(self.token_ids)
+        return self.completion_tokens if self.completion_tokens is not None else self.chunks or 0
 
 
 def interpret(reads: Sequence[Read | RawRead], facts: Facts) -> StreamResult:
@@ -164,6 +174,8 @@ class _Reader:
         self.usage: dict[str, Any] = {}
         self.facts: dict[str, Any] = {}
         self._texts: dict[int, list[str]] = {}
+        self._contents: list[str] = []
+        self._ids: list[int] | None = []
         self._finish: dict[int, str | None] = {}
 
     @property
@@ -228,7 +240,20 @@ class _Reader:
         text = token_text(choice)
         if text:
             self._texts.setdefault(choice.index, []).append(text)
+        if choice.index == 0:
+            self._for_history(choice, bool(text))
         return bool(text)
+
+    def _for_history(self, choice: Choice, bearing: bool) -> None:
+        """What a later prompt may repeat of this reply. Ids may come without text (a character in parts)."""
+        if content := content_text(choice):
+            self._contents.append(content)
+        ids = choice.token_ids
+        if isinstance(ids, list) and all(type(token) is int and 0 <= token <= _MAX_INT32 for token in ids):
+            if self._ids is not None:
+                self._ids += ids
+        elif bearing:
+            self._ids = None
 
     def fill(self, result: StreamResult) -> None:
         """Put what was read into a result, all but outcome and error."""
@@ -241,6 +266,7 @@ class _Reader:
         _usage(result, self.usage)
         result.chunk_tokens = self._chunk_tokens(result.completion_tokens)
         _facts(result, self.facts)
+        result.contents, result.token_ids = self._contents, self._ids or None
         if self.token_reads:
             first = self._reads[self.token_reads[0]]
             result.kernel_first_token_ns, result.user_first_token_ns = kernel_ns(first), first[0]

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pddbench.analyze.money import NO_PRICE
-from pddbench.report import rows, units
+from pddbench.report import mix, rows, units
 from pddbench.text import printable
 
 _LABEL = 20
@@ -26,6 +26,13 @@ def render(summary: dict[str, Any], console: Console) -> None:
     for arms in _chunks(list(summary["arms"]), console.width):
         console.print()
         console.print(_outcomes(console, summary, arms))
+        if summary["run"].get("window"):
+            _section(
+                console,
+                mix.heading(summary["run"]["window"]),
+                mix.lines([summary["arms"][arm]["mix"] for arm in arms]),
+                arms,
+            )
         for title, wanted in rows.SECTIONS:
             _section(console, _heading(title, summary), _figures(summary, arms, wanted), arms)
         _ok_only(console, summary, arms)

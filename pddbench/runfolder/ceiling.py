@@ -16,20 +16,25 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+    from pddbench.trace.hits import Basis
+
     Ints = npt.NDArray[np.int64]
 
 
-def ceiling_hits(rows: Sequence[Shares], donors: Sequence[int], query_ns: Ints, sent_ns: Ints) -> Ints:
+def ceiling_hits(
+    rows: Sequence[Shares], donors: Sequence[int], query_ns: Ints, sent_ns: Ints, basis: Basis = "prompt"
+) -> Ints:
     """Hit tokens of each row from all other rows with `sent_ns` before its `query_ns`; int64, shape (n,).
 
-    `trace.hits.NEVER_NS` stands for a time that did not come.
+    `trace.hits.NEVER_NS` stands for a time that did not come. On the basis `prompt+output` replies count too, from
+    the same moment on.
     """
     import numpy as np
 
     from pddbench.trace.hits import NEVER_NS
 
     n = len(rows)
-    cover = _Others(rows, donors)
+    cover = _Others(rows, donors, basis)
     hits = np.zeros(n, dtype=np.int64)
     times = np.concatenate([query_ns, sent_ns])
     is_donor = np.repeat([0, 1], n)  # at equal times the question comes first
@@ -46,8 +51,9 @@ def ceiling_hits(rows: Sequence[Shares], donors: Sequence[int], query_ns: Ints, 
 class _Others:
     """How far each row's own segment is covered by prompts, with and without the one that covers it farthest."""
 
-    def __init__(self, rows: Sequence[Shares], donors: Sequence[int]) -> None:
+    def __init__(self, rows: Sequence[Shares], donors: Sequence[int], basis: Basis) -> None:
         self._input = [row.input_tokens for row in rows]
+        self._kept = [row.input_tokens + (row.output_tokens if basis == "prompt+output" else 0) for row in rows]
         self._start = [row.prefix_tokens if donor >= 0 else 0 for row, donor in zip(rows, donors, strict=True)]
         self._before: list[int] = []  # owner of the segment that a row's own segment continues
         for start, donor in zip(self._start, donors, strict=True):
@@ -71,7 +77,7 @@ class _Others:
 
     def add(self, i: int) -> None:
         """Row i was sent."""
-        owner, end = i, self._input[i]
+        owner, end = i, self._kept[i]
         while owner >= 0:
             if end > self._best[owner]:
                 self._second[owner], self._best[owner], self._best_row[owner] = self._best[owner], end, i

@@ -28,6 +28,7 @@ from pddbench.runfolder.spooled import (
     spool_path,
     spools,
 )
+from pddbench.workload.phases import phases
 from pddbench.workload.plan import Plan, PlannedRequest
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ __all__ = ["clear", "finish_arm", "load_arm", "load_plan", "save_arm", "save_pla
 
 ROWS_A_GROUP = 2048
 KILLED = "the run was killed while this request was in flight"
-_HITS = ("cached_tokens_possible", "cached_tokens_ceiling")
+_AS_SENT = ("input_tokens_sent", "cached_tokens_possible", "cached_tokens_ceiling")
 _FROM_STREAM = (
     "chunks", "prompt_tokens", "cached_tokens", "completion_tokens", "max_gap_token", "tokens_p", "tokens_rld",
     "tokens_md", "pipeline", "handoff_mode", "handoff_token", "handoff_rounds", "handoff_bytes", "kv_wan_bytes",
@@ -111,23 +112,37 @@ class _Finisher:
             self._write("rows", REQUESTS, groups())
 
     def _second_pass(self) -> None:
-        """The rows again, with the hits that were possible as it ran."""
+        """The rows again, with what follows from everybody's times and replies: lengths as sent, hits possible."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        hits = self._times.hits(self._plan, self._block)
+        found = self._times.as_sent(self._plan, self._block)
+        phase_of = self._phases()
         schema = _schema(REQUESTS)
         first = 0
         with _writer(self._part("requests"), schema) as writer, pq.ParquetFile(self._part("rows")) as rows:
             for batch in rows.iter_batches(ROWS_A_GROUP):
                 table = pa.Table.from_batches([batch])
-                for name in _HITS:
-                    values, missing = hits[name]
+                for name in _AS_SENT:
+                    values, missing = found[name]
                     piece = slice(first, first + table.num_rows)
                     column = pa.array(values[piece], type=pa.int32(), mask=missing[piece])
                     table = table.set_column(table.schema.get_field_index(name), schema.field(name), column)
+                phase = pa.array(phase_of[first : first + table.num_rows])
+                table = table.set_column(table.schema.get_field_index("phase"), schema.field("phase"), phase)
                 writer.write_table(table.cast(schema))
                 first += table.num_rows
+
+    def _phases(self) -> list[str]:
+        """The phase of each request, by its due time where the plan has a window."""
+        import pyarrow.parquet as pq
+
+        due_ns: list[int | None] = []
+        end_ns: list[int | None] = []
+        if self._plan.window is not None:
+            times = pq.read_table(self._part("rows"), columns=["due_ns", "end_ns"])
+            due_ns, end_ns = (times.column(name).to_pylist() for name in ("due_ns", "end_ns"))
+        return phases(self._plan, due_ns, end_ns)
 
     def _row(self, request: PlannedRequest) -> tuple[dict[str, Any], RequestEvents]:
         """A request's row and its events."""
@@ -203,7 +218,7 @@ class _Finisher:
 
 
 class _Times:
-    """When each request was sent, got its first token and ended (wall ns), for the hits that were possible."""
+    """When each request was sent, got its first token and ended (wall ns), and what came: for the hits possible."""
 
     def __init__(self, n: int) -> None:
         import numpy as np
@@ -211,34 +226,36 @@ class _Times:
         from pddbench.trace.hits import NEVER_NS
 
         self._never = NEVER_NS
-        self._sent, self._first, self._answer = (np.full(n, NEVER_NS, dtype=np.int64) for _ in range(3))
+        self._sent, self._first, self._answer, self._end = (np.full(n, NEVER_NS, dtype=np.int64) for _ in range(4))
+        self._reply = np.zeros(n, dtype=np.int64)
 
     def note(self, index: int, frames: RequestFrames, result: StreamResult) -> None:
         """Keep the times of one request."""
         if frames.answered is None or frames.answered.sent_ns is None:
             return
         self._sent[index] = frames.answered.sent_ns
+        if frames.ended is not None and result.outcome == "ok":
+            self._end[index], self._reply[index] = frames.ended.end_ns, result.reply_tokens
         if result.first_token_ns is not None:
             self._first[index] = self._answer[index] = result.first_token_ns
         elif frames.ended is not None:
             self._answer[index] = frames.ended.end_ns
 
-    def hits(self, plan: Plan, block: int) -> dict[str, tuple[Ints, npt.NDArray[np.bool_]]]:
-        """Possible hits and their ceiling: values, and where there are none (the request was never sent)."""
+    def as_sent(self, plan: Plan, block: int) -> dict[str, tuple[Ints, npt.NDArray[np.bool_]]]:
+        """Prompt lengths, possible hits and their ceiling: values, and where there are none (it was never sent)."""
         import numpy as np
 
         from pddbench.runfolder.ceiling import ceiling_hits
         from pddbench.trace.hits import possible_hits
+        from pddbench.workload.history import sent_rows
 
-        donors = [request.prefix_of for request in plan.requests]
-        most = np.array([request.input_tokens - 1 for request in plan.requests], dtype=np.int64)
-        possible = possible_hits(plan.requests, donors, self._sent, self._first)
-        ceiling = ceiling_hits(plan.requests, donors, self._answer, self._sent)
+        rows, donors = sent_rows(plan, self._reply.tolist()), [request.prefix_of for request in plan.requests]
+        inputs = np.array([row.input_tokens for row in rows], dtype=np.int64)
+        possible = possible_hits(rows, donors, self._sent, self._first, plan.basis, self._end)
+        ceiling = ceiling_hits(rows, donors, self._answer, self._sent, plan.basis)
         missing = self._sent == self._never
-        return {
-            name: (np.minimum(hits, most) // block * block, missing)
-            for name, hits in zip(_HITS, (possible, ceiling), strict=True)
-        }
+        hits = (np.minimum(hits, inputs - 1) // block * block for hits in (possible, ceiling))
+        return {name: (values, missing) for name, values in zip(_AS_SENT, (inputs, *hits), strict=True)}
 
 
 def _planned(request: PlannedRequest, facts: ArmFacts, block: int) -> dict[str, Any]:

@@ -24,9 +24,10 @@ _IDENTITY = {"request_id": "string", "session_id": "string", "turn": "int32", "k
 _TIMES = ("scheduled_ns", "ready_ns", "due_ns", "throttle_wait_ns", "connect_wait_ns", "sent_ns", "first_byte_ns",
           "first_chunk_ns", "first_token_ns", "second_token_ns", "last_token_ns", "end_ns",
           "kernel_first_token_ns", "user_first_token_ns")  # fmt: skip
-_TOKENS = ("input_tokens_planned", "prompt_tokens", "cached_tokens_planned", "cached_tokens_possible",
-           "cached_tokens_ceiling", "cached_tokens", "output_tokens_planned", "completion_tokens",
-           "chunks")  # fmt: skip
+# input_tokens_sent: length of the prompt as we made it. Another than planned only with live history; null: not sent.
+_TOKENS = ("input_tokens_planned", "input_tokens_sent", "prompt_tokens", "cached_tokens_planned",
+           "cached_tokens_possible", "cached_tokens_ceiling", "cached_tokens", "output_tokens_planned",
+           "completion_tokens", "chunks")  # fmt: skip
 
 REQUESTS: dict[str, str] = {
     **_IDENTITY,

@@ -62,7 +62,7 @@ def lines(prepared: Prepared) -> list[str]:
         f"{prepared.experiment.name}: {facts['requests']:,} requests in {facts['sessions']:,} sessions, "
         f"{facts['input_tokens']:,} input and {facts['output_tokens']:,} output tokens a run, "
         f"{len(prepared.order)} runs ({' '.join(f'{arm}.{repeat}' for arm, repeat in prepared.order)})",
-        f"planned hits (infinite cache, prompt basis): mean {facts['mean_hit_planned']:.3f} a request, "
+        f"planned hits (infinite cache, {prepared.plan.basis} basis): mean {facts['mean_hit_planned']:.3f} a request, "
         f"{facts['token_weighted_hit_planned']:.3f} token-weighted; requests by hit rate: "
         + " ".join(
             f"[{low * 100:g},{high * 100:g}) {n}" for low, high, n in zip(edges, edges[1:], buckets, strict=False)

@@ -59,6 +59,7 @@ def execute_simulated(
     """Every arm and repeat in virtual time; returns the signal's exit code if one stopped it between two of them."""
     from pddbench.runfolder.finish import clear, save_plan
     from pddbench.runner.simulate import spool_arm
+    from pddbench.workload.history import Replies
 
     setups = {setup.name: setup for setup in prepared.arms}
     with catching() as stop, progress:
@@ -70,8 +71,9 @@ def execute_simulated(
             save_plan(folder, repeat, prepared.plan)
             setup = setups[arm]
             assert setup.spec is not None
-            bodies = writer_of(setup, prepared.plan, salts[repeat])
-            spool_arm(folder, arm, repeat, setup.spec, prepared.plan, bodies, setup.chat)
+            replies = Replies(prepared.plan) if prepared.plan.history == "live" else None
+            bodies = writer_of(setup, prepared.plan, salts[repeat], replies)
+            spool_arm(folder, arm, repeat, setup.spec, prepared.plan, bodies, setup.chat, replies)
             facts["runs"].append({"arm": arm, "repeat": repeat, "status": "complete"})
             manifest.write(folder, facts)
         clear(folder)
@@ -173,6 +175,7 @@ class _Run:
         from pddbench.replay.engine import ReplayJob, replay
         from pddbench.replay.spool import SpoolWriter
         from pddbench.runfolder.finish import spool_path
+        from pddbench.workload.history import Replies
 
         work, setup, plan = self._prepared.experiment.workload, self._setup, self._prepared.plan
         target = target_of(
@@ -186,17 +189,20 @@ class _Run:
         path = spool_path(self._folder, setup.name, self._repeat)
         spool = SpoolWriter(path, setup.name, self._repeat, len(plan.requests))
         self._progress.spool(path)
+        replies = Replies(plan) if plan.history == "live" else None
         try:
             with self._stop.watched() as event:
                 return await replay(
                     ReplayJob(
                         plan=plan,
                         target=target,
-                        bodies=writer_of(setup, plan, self._salt),
+                        bodies=writer_of(setup, plan, self._salt, replies),
                         spool=spool,
                         speed=setup.speed,
-                        on_parent_failure=work.on_parent_failure,
+                        on_parent_failure=work.parent_failure,
                         stop=event,
+                        replies=replies,
+                        needs_ids=setup.token_ids,
                     )
                 )
         finally:

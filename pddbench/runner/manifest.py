@@ -17,7 +17,7 @@ from pddbench.runner import host
 from pddbench.runner.prepare import ArmSetup, Prepared
 from pddbench.runner.redact import redact_argv, redact_config
 from pddbench.text import redact_url
-from pddbench.workload.plan import planned_duration_s
+from pddbench.workload.plan import NS, planned_duration_s
 
 FILE = "manifest.json"
 
@@ -67,6 +67,8 @@ def build(prepared: Prepared, salts: dict[int, str]) -> dict[str, Any]:
         "timing": work.timing,
         "prompt": work.prompt,
         "output": work.output,
+        "history": work.history,
+        "window": {"from_s": plan.window.from_ns / NS, "until_s": plan.window.until_ns / NS} if plan.window else None,
         "time_scale": work.time_scale,
         "idle_cap_s": work.idle_cap_s,
         "slo": {k: v for k, v in msgspec.to_builtins(experiment.slo).items() if v is not None},

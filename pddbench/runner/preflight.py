@@ -6,11 +6,14 @@ import secrets
 import time
 from typing import Any
 
+import msgspec
+
 from pddbench.errors import WorldError
 from pddbench.replay.exchange import Exchange, Target, Transport
 from pddbench.replay.stream import Facts, StreamResult, interpret
 from pddbench.runner.prepare import ArmSetup
 from pddbench.text import printable, redact_url
+from pddbench.workload.history import Replies, Reply
 from pddbench.workload.plan import Plan, PlannedRequest
 from pddbench.workload.prompts import BodyWriter, PromptBook
 
@@ -24,11 +27,11 @@ def target_of(setup: ArmSetup, url: str, **more: Any) -> Target:
     return Target(url=url, headers=arm.headers, api_key_env=arm.api_key_env, keep_alive_s=keep_alive_s, **more)
 
 
-def writer_of(setup: ArmSetup, plan: Plan, salt: str) -> BodyWriter:
-    """The bodies of `plan` for an arm under a salt."""
+def writer_of(setup: ArmSetup, plan: Plan, salt: str, replies: Replies | None = None) -> BodyWriter:
+    """The bodies of `plan` for an arm under a salt; `replies` take part in them when history is live."""
     words = setup.words
     return BodyWriter(
-        PromptBook(plan, salt, setup.arm.token_id_range if setup.token_ids else (0, len(words))),
+        PromptBook(plan, salt, setup.arm.token_id_range if setup.token_ids else (0, len(words)), replies),
         plan,
         model=setup.arm.model or "emulated",
         chat=setup.chat,
@@ -38,6 +41,7 @@ def writer_of(setup: ArmSetup, plan: Plan, salt: str) -> BodyWriter:
         min_tokens=setup.profile.min_tokens and bool(setup.pin),
         words=words,
         overhead_tokens=setup.overhead_tokens,
+        turn_overhead_tokens=setup.turn_overhead_tokens,
     )
 
 
@@ -47,14 +51,23 @@ async def preflight(setup: ArmSetup, url: str) -> dict[str, Any]:
 
     emulator = await emulator_facts(url) if setup.spec is None else None
     client = make_transport(target_of(setup, url, stall_timeout_s=60.0, request_limit_s=120.0))
+    salt = f"preflight/{secrets.token_hex(8)}"
     try:
-        result = await _ask(client, writer_of(setup, _probe_plan(), f"preflight/{secrets.token_hex(8)}")(0))
+        result = await _ask(client, writer_of(setup, _probe_plan(), salt)(0))
+        if setup.live and setup.chat and result.outcome == "ok":
+            setup.overhead_tokens = max(0, (result.prompt_tokens or _PROBE_TOKENS) - _PROBE_TOKENS)
+            await _learn_turn_overhead(setup, client, salt)
     finally:
         await client.close()
     if result.outcome != "ok":
         raise WorldError(f"arm {setup.name!r}: preflight to {redact_url(url)} failed: {result.error or result.outcome}")
     if result.first_token_ns is None:
         raise WorldError(f"arm {setup.name!r}: preflight to {redact_url(url)} brought a stream without any token")
+    if setup.live and setup.token_ids and result.token_ids is None:
+        raise WorldError(
+            f"arm {setup.name!r}: the endpoint did not send the ids of its reply along, which history = 'live' needs "
+            "with token ids: use prompt = 'text', or history = 'recorded'"
+        )
     overhead = None if result.prompt_tokens is None else result.prompt_tokens - _PROBE_TOKENS
     if not setup.token_ids:
         setup.overhead_tokens = max(0, overhead or 0)
@@ -69,6 +82,27 @@ async def preflight(setup: ArmSetup, url: str) -> dict[str, Any]:
         "pdd_extension": result.pipeline is not None,
         "emulator": emulator,
     }
+
+
+async def _learn_turn_overhead(setup: ArmSetup, client: Transport, salt: str) -> None:
+    """What the template adds for one more pair of messages: a second probe, a conversation in words of known length."""
+    first, second = _probe_plan(), _probe_plan()
+    plan = Plan([first.requests[0], _next_probe(second.requests[0])], "think", "", history="live")
+    replies = Replies(plan)
+    said = " ".join(setup.words[:_PROBE_OUTPUT_TOKENS])
+    replies.put(0, Reply(_PROBE_OUTPUT_TOKENS, None, [said]))
+    result = await _ask(client, writer_of(setup, plan, f"{salt}/turn", replies)(1))
+    if result.outcome == "ok" and result.prompt_tokens is not None:
+        setup.turn_overhead_tokens = max(0, result.prompt_tokens - plan.requests[1].input_tokens)
+
+
+def _next_probe(probe: PlannedRequest) -> PlannedRequest:
+    """A turn after the first probe: its prompt, its reply and as many new tokens."""
+    before = _PROBE_TOKENS + _PROBE_OUTPUT_TOKENS
+    return msgspec.structs.replace(
+        probe, index=1, request_id="preflight-2", parents=(0,), prefix_of=0, prefix_tokens=before,
+        input_tokens=before + _PROBE_TOKENS,
+    )  # fmt: skip
 
 
 async def _ask(client: Transport, body: bytes) -> StreamResult:

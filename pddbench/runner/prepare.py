@@ -41,6 +41,8 @@ class ArmSetup:
     spec: EmulatorSpec | None = None
     words: tuple[str, ...] = WORDS  # of text prompts
     overhead_tokens: int = 0
+    turn_overhead_tokens: int = 0  # of each pair of messages more, with live history
+    live: bool = False
     facts: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -51,7 +53,8 @@ class ArmSetup:
     @property
     def fields(self) -> dict[str, Any]:
         """Body fields besides prompt and limit, the arm's own `extra_body` last."""
-        return {**self.pin, **self.arm.extra_body}
+        ids = self.profile.reply_ids if self.live and self.token_ids else {}
+        return {**self.pin, **ids, **self.arm.extra_body}
 
     pin: dict[str, Any] = field(default_factory=dict)
 
@@ -168,6 +171,7 @@ def _setup(arm: Arm, experiment: Experiment, backend: str) -> ArmSetup:
     if taken:
         raise InputError(f"arm {arm.name!r}: extra_body must not set {', '.join(taken)}: the plan decides them")
     setup.pin = dict(setup.profile.pin) if exact else {}
+    setup.live = experiment.workload.history == "live"
     if arm.tokenizer is not None:
         setup.words = single_token_words(arm.tokenizer)
     setup.facts["cache_domain"] = cache_domain(arm)

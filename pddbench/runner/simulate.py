@@ -17,18 +17,21 @@ from pddbench.deploy.emulator.messages import Failed, Finish, Message, Tokens
 from pddbench.deploy.emulator.spec import EmulatorSpec
 from pddbench.deploy.emulator.virtual import VirtualDeployment
 from pddbench.replay import frames
-from pddbench.replay.engine import LEAD_NS
+from pddbench.replay.engine import LEAD_NS, keep_reply
 from pddbench.replay.schedule import Schedule, Times
 from pddbench.replay.spool import SpoolWriter
-from pddbench.replay.stream import Read
+from pddbench.replay.stream import Facts, Read, interpret
+from pddbench.workload.history import Replies
 from pddbench.workload.plan import BEFORE_START, NS, Plan
 
 Bodies = Callable[[int], bytes]
 
 
-def simulate_arm(spec: EmulatorSpec, plan: Plan, bodies: Bodies, chat: bool, spool: SpoolWriter) -> None:
-    """Replay `plan` on a virtual deployment into `spool`, warm-ups first as live."""
-    _Simulation(spec, plan, bodies, chat, spool).run()
+def simulate_arm(
+    spec: EmulatorSpec, plan: Plan, bodies: Bodies, chat: bool, spool: SpoolWriter, replies: Replies | None = None
+) -> None:
+    """Replay `plan` on a virtual deployment into `spool`, warm-ups first as live; `replies` as in `ReplayJob`."""
+    _Simulation(spec, plan, bodies, chat, spool, replies).run()
 
 
 class _Deployment(VirtualDeployment):
@@ -52,12 +55,17 @@ class _Deployment(VirtualDeployment):
 class _Simulation:
     """One arm, one repeat."""
 
-    def __init__(self, spec: EmulatorSpec, plan: Plan, bodies: Bodies, chat: bool, spool: SpoolWriter) -> None:
-        self._plan, self._bodies, self._chat, self._spool = plan, bodies, chat, spool
+    def __init__(
+        self, spec: EmulatorSpec, plan: Plan, bodies: Bodies, chat: bool, spool: SpoolWriter, replies: Replies | None
+    ) -> None:
+        self._plan, self._bodies, self._chat, self._spool, self._replies = plan, bodies, chat, spool, replies
         self._deployment = _Deployment(spec)
         self._clock = self._deployment.clock
         self._schedule = Schedule(plan, (), 1.0)
         self._reads: dict[int, list[Read]] = {}
+        self._until_ns: int | None = None  # end of the measured window
+        self._in_window: set[int] = set()  # due before that, and not over
+        self._open: set[int] = set()
 
     def run(self) -> None:
         """Warm-ups, then the rest."""
@@ -72,14 +80,33 @@ class _Simulation:
         self._schedule.t0_ns = self._now_ns() + LEAD_NS
         if zero:
             self._spool.write(frames.Zero(self._schedule.t0_ns))
+            if self._plan.window is not None:
+                self._until_ns = self._schedule.t0_ns + self._plan.window.until_ns
+        self._open = set(indices)
         for index in self._schedule.roots:
             self._wait(index, self._schedule.root_times(index))
-        self._clock.run()
+        if self._until_ns is not None:
+            self._clock.run(self._until_ns / NS)
+            while self._in_window and self._clock.step():
+                pass
+            self._leave_the_rest()
+        else:
+            self._clock.run()
+
+    def _leave_the_rest(self) -> None:
+        """The window is over, and all that was due in it: what is in flight is left, the rest is not sent."""
+        for index, reads in self._reads.items():
+            self._spool.write(frames.Reads(index, reads))
+            self._spool.write(frames.Ended(index, self._now_ns(), "cancelled", "stopped while in flight"))
+        for index in sorted(self._open - self._reads.keys()):
+            self._spool.write(frames.NotSent(index, "run_ended", None, None, None))
 
     def _now_ns(self) -> int:
         return round(self._clock.now() * NS)
 
     def _wait(self, index: int, times: Times) -> None:
+        if self._until_ns is not None and times.due_ns < self._until_ns:
+            self._in_window.add(index)
         self._clock.call_at(times.due_ns / NS, self._send, index, times)
 
     def _send(self, index: int, times: Times) -> None:
@@ -103,8 +130,15 @@ class _Simulation:
         """The reply is over; its children may be due. The events written in this very call belong to it."""
         end_ns = self._now_ns()
         del self._deployment.live[index], self._deployment.answers[index]
-        self._spool.write(frames.Reads(index, self._reads.pop(index)))
+        self._open.discard(index)
+        self._in_window.discard(index)
+        reads = self._reads.pop(index)
+        self._spool.write(frames.Reads(index, reads))
         self._spool.write(frames.Ended(index, end_ns, "eof", None))
+        if self._replies is not None:
+            result = interpret(reads, Facts("eof", 200, "text/event-stream"))
+            keep_reply(self._replies, index, result, needs_ids=not self._chat)
+            self._replies.done(index)
         for child, times in self._schedule.release(index, end_ns):
             self._wait(child, times)
 
@@ -114,14 +148,23 @@ def simulated_salts(repeats: int, seed: int) -> dict[int, str]:
     return {repeat: f"simulated-{seed}-{repeat}" for repeat in range(1, repeats + 1)}
 
 
-def spool_arm(folder: Path, arm: str, repeat: int, spec: EmulatorSpec, plan: Plan, bodies: Bodies, chat: bool) -> None:
+def spool_arm(
+    folder: Path,
+    arm: str,
+    repeat: int,
+    spec: EmulatorSpec,
+    plan: Plan,
+    bodies: Bodies,
+    chat: bool,
+    replies: Replies | None = None,
+) -> None:
     """Simulate one run and put its Parquet files into the run folder."""
     from pddbench.runfolder.finish import finish_arm, save_arm, spool_path
 
     save_arm(folder, arm, repeat, 1.0, spec.block_tokens)
     spool = SpoolWriter(spool_path(folder, arm, repeat), arm, repeat, len(plan.requests))
     try:
-        simulate_arm(spec, plan, bodies, chat, spool)
+        simulate_arm(spec, plan, bodies, chat, spool, replies)
     finally:
         spool.close()
     finish_arm(folder, arm, repeat)

@@ -18,7 +18,7 @@ from pddbench.errors import TraceError
 from pddbench.trace.model import Header, Row, Trace
 from pddbench.trace.source import INT32_MAX, decode, file_sha256, numbered_lines
 from pddbench.trace.trie import PrefixTrie
-from pddbench.trace.units import time_unit
+from pddbench.trace.units import check_seconds, time_unit
 
 BLOCK_TOKENS = 512
 MS_PER_S = 1000
@@ -64,7 +64,9 @@ def _lines(path: Path) -> list[tuple[int, _Line]]:
     lines = []
     for number, raw in numbered_lines(path):
         try:
-            lines.append((number, decode(decoder, raw, path, number)))
+            line = decode(decoder, raw, path, number)
+            check_seconds(line.timestamp / MS_PER_S, path, number, "timestamp")
+            lines.append((number, line))
         except TraceError as error:
             if error.field in _SESSION_FIELDS:
                 problem = (

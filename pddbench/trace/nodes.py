@@ -11,6 +11,7 @@ from pathlib import Path
 from pddbench.errors import TraceError
 from pddbench.trace.model import Row
 from pddbench.trace.trie import PrefixTrie
+from pddbench.trace.units import check_seconds
 
 
 @dataclass(kw_only=True)
@@ -83,6 +84,9 @@ def _check_ids(nodes: Sequence[Node], path: Path) -> None:
 
 def in_order(nodes: Sequence[Node], path: Path) -> list[int]:
     """Indices of the nodes by start, parents first."""
+    for node in nodes:
+        check_seconds(node.start_s, path, node.line, "start")
+        check_seconds(node.gap_s, path, node.line, "gap")
     waits = [len(node.parents) for node in nodes]
     children: list[list[int]] = [[] for _ in nodes]
     for i, node in enumerate(nodes):

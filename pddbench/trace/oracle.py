@@ -8,15 +8,20 @@ fingerprints an earlier prompt has left behind.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from pddbench.trace.model import Row
 
+if TYPE_CHECKING:
+    from pddbench.trace.columns import Columns
+
+_CHUNK = 65_536
+_LEAST_BLOCKS = 1 << 22  # fewer are not worth forgetting (32 MB)
 Ids = npt.NDArray[np.uint64]
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 _SHIFT = np.uint64(32)
@@ -38,6 +43,9 @@ class _Seen:
     def __init__(self) -> None:
         self._runs: list[Ids] = []
 
+    def __len__(self) -> int:
+        return sum(map(len, self._runs))
+
     def add(self, values: Ids) -> None:
         if not len(values):
             return
@@ -53,29 +61,81 @@ class _Seen:
                 return True
         return False
 
+    def keep(self, values: Ids) -> None:
+        """Forget all but what is among `values`, sorted."""
+        kept = [run[_is_in(run, values)] for run in self._runs]
+        self._runs = []
+        self.add(np.concatenate(kept))
+
+
+def _is_in(values: Ids, known: Ids) -> npt.NDArray[np.bool_]:
+    """Which values are in a sorted array."""
+    if not len(known):
+        return np.zeros(len(values), dtype=np.bool_)
+    at = np.minimum(np.searchsorted(known, values), len(known) - 1)
+    found: npt.NDArray[np.bool_] = known[at] == values
+    return found
+
+
+class _Line(NamedTuple):
+    """What the recount needs of a request: its number, that of the request it shares a prefix with (-1: none)."""
+
+    number: int
+    donor: int
+    prefix_tokens: int
+    input_tokens: int
+    output_tokens: int
+
 
 def recount_hits(
-    rows: Sequence[Row], block_tokens: int = 16, basis: Literal["prompt", "prompt+output"] = "prompt"
+    rows: Sequence[Row] | Columns, block_tokens: int = 16, basis: Literal["prompt", "prompt+output"] = "prompt"
 ) -> npt.NDArray[np.int64]:
     """Tokens of each row's prompt that an infinite cache of whole blocks holds, in trace order; shape (n,).
 
-    Memory: the contexts that a later row still shares with, and 8 bytes for every distinct block.
+    Memory: the contexts that a later row still shares with, and 8 bytes for each of their blocks. What is in none of
+    them never occurs again, as fresh tokens are new ones, so forgetting it changes nothing.
     """
-    last_use = {row.prefix_of: i for i, row in enumerate(rows) if row.prefix_of is not None}
-    live: dict[str, _Context] = {}
-    seen, hits = _Seen(), np.zeros(len(rows), dtype=np.int64)
-    for i, row in enumerate(rows):
-        donor = live[row.prefix_of] if row.prefix_of is not None else None
-        context = _written_out(row, i, donor, block_tokens)
-        prompt_blocks = context.blocks[: row.input_tokens // block_tokens]
-        known = _known(prompt_blocks, seen, row.prefix_tokens // block_tokens)
+    last_use = _last_uses(rows)
+    live: dict[int, _Context] = {}
+    seen, hits, limit = _Seen(), np.zeros(len(last_use), dtype=np.int64), _LEAST_BLOCKS
+    for line in _lines(rows):
+        i, donor = line.number, line.donor
+        context = _written_out(line, live[donor] if donor >= 0 else None, block_tokens)
+        prompt_blocks = context.blocks[: line.input_tokens // block_tokens]
+        known = _known(prompt_blocks, seen, line.prefix_tokens // block_tokens)
         hits[i] = known * block_tokens
         seen.add((prompt_blocks if basis == "prompt" else context.blocks)[known:])
-        if row.prefix_of is not None and last_use[row.prefix_of] == i:
-            del live[row.prefix_of]
-        if row.request_id in last_use:
-            live[row.request_id] = context
+        if donor >= 0 and last_use[donor] == i:
+            del live[donor]
+        if last_use[i] >= 0:
+            live[i] = context
+        if len(seen) > limit:
+            seen.keep(np.sort(np.concatenate([c.blocks for c in live.values()] or [context.blocks[:0]])))
+            limit = max(_LEAST_BLOCKS, 2 * len(seen))
     return hits
+
+
+def _last_uses(rows: Sequence[Row] | Columns) -> npt.NDArray[np.int64]:
+    """By row: the last one that shares with it, -1 for none."""
+    last = np.full(len(rows), -1, dtype=np.int64)
+    for line in _lines(rows):
+        if line.donor >= 0:
+            last[line.donor] = line.number
+    return last
+
+
+def _lines(rows: Sequence[Row] | Columns) -> Iterator[_Line]:
+    if isinstance(rows, Sequence):
+        place = {row.request_id: i for i, row in enumerate(rows)}
+        for i, row in enumerate(rows):
+            donor = place[row.prefix_of] if row.prefix_of is not None else -1
+            yield _Line(i, donor, row.prefix_tokens, row.input_tokens, row.output_tokens)
+        return
+    for first in range(0, len(rows), _CHUNK):
+        part = slice(first, first + _CHUNK)
+        columns = (rows.donor[part], rows.prefix_tokens[part], rows.input_tokens[part], rows.output_tokens[part])
+        for i, values in enumerate(zip(*(column.tolist() for column in columns), strict=True), start=first):
+            yield _Line(i, *values)
 
 
 def bucket_counts(hits: Iterable[int], inputs: Iterable[int], edges: Sequence[float]) -> list[int]:
@@ -105,14 +165,14 @@ def _known(blocks: Ids, seen: _Seen, guess: int) -> int:
     return low
 
 
-def _written_out(row: Row, number: int, donor: _Context | None, block: int) -> _Context:
+def _written_out(row: _Line, donor: _Context | None, block: int) -> _Context:
     """The row's context: the donor's tokens as far as they are shared, then tokens that occur nowhere else."""
     shared = row.prefix_tokens if donor is not None else 0
     length = row.input_tokens + row.output_tokens
     head = donor.tokens[:shared] if donor is not None else np.zeros(0, dtype=np.uint64)
     positions = np.arange(shared, length, dtype=np.uint64)
     fresh = (
-        _mixed(np.uint64((number + 1) * _SEED_ROW % 2**64) ^ positions * _SEED_POSITION)
+        _mixed(np.uint64((row.number + 1) * _SEED_ROW % 2**64) ^ positions * _SEED_POSITION)
         if length > shared
         else positions
     )

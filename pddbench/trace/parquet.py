@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -12,9 +15,9 @@ import pyarrow.parquet as pq
 from pddbench.errors import TraceError
 from pddbench.text import printable
 from pddbench.trace.canonical import read_header, write_header
-from pddbench.trace.model import Row, Trace
+from pddbench.trace.model import Header, Row, Trace
 from pddbench.trace.source import explain
-from pddbench.trace.validate import validate_rows
+from pddbench.trace.validate import check_numbers, validate_rows
 
 HEADER_KEY = b"pddbench.trace.header"
 _BATCH_ROWS = 65536
@@ -48,22 +51,65 @@ def write_parquet(trace: Trace, file: IO[bytes]) -> None:
 
 def read_parquet(path: Path) -> Trace:
     """The trace in a Parquet file; in errors the line is the number of the row, from 1."""
-    try:
-        with pq.ParquetFile(path) as file:
-            metadata = file.schema_arrow.metadata or {}
-            if HEADER_KEY not in metadata:
-                raise TraceError(path, None, None, f"no trace header ({HEADER_KEY.decode()}) in the schema's metadata")
-            header = read_header(metadata[HEADER_KEY], path)
-            _check_columns(file.schema_arrow.names, path)
-            rows: list[Row] = []
-            for batch in file.iter_batches(batch_size=_BATCH_ROWS):
-                rows += [_row(fields, path, len(rows) + i) for i, fields in enumerate(batch.to_pylist(), start=1)]
-    except (pa.ArrowException, OSError) as error:
-        raise TraceError(path, None, None, f"cannot be read as Parquet ({printable(str(error))})") from error
+    header, batches = iter_parquet(path)
+    rows: list[Row] = []
+    for batch in batches:
+        rows += [_row(fields, path, len(rows) + i) for i, fields in enumerate(batch.to_pylist(), start=1)]
     if not rows:
         raise TraceError(path, None, None, "there is a header but no request")
     validate_rows(rows, path)
     return Trace(header, rows)
+
+
+def iter_parquet(path: Path) -> tuple[Header, Iterator[pa.RecordBatch]]:
+    """The header and the rows batch by batch, in the types of `schema`; in errors the line is the row's number."""
+    with _reading(path), pq.ParquetFile(path) as file:
+        metadata = file.schema_arrow.metadata or {}
+        if HEADER_KEY not in metadata:
+            raise TraceError(path, None, None, f"no trace header ({HEADER_KEY.decode()}) in the schema's metadata")
+        _check_columns(file.schema_arrow.names, path)
+        return read_header(metadata[HEADER_KEY], path), _batches(path)
+
+
+def _batches(path: Path) -> Iterator[pa.RecordBatch]:
+    with _reading(path), pq.ParquetFile(path) as file:
+        done = 0
+        for batch in file.iter_batches(batch_size=_BATCH_ROWS):
+            yield _typed(batch, path, done)
+            done += batch.num_rows
+
+
+def _typed(batch: pa.RecordBatch, path: Path, done: int) -> pa.RecordBatch:
+    """A batch in our types; one of other types, or with nulls where none may be, goes through rows and is checked."""
+    mine = batch.select(schema().names)
+    if mine.schema.types == schema().types and not any(_null(mine.column(f.name)) for f in schema() if not f.nullable):
+        return pa.RecordBatch.from_arrays(mine.columns, schema=schema())
+    rows = []
+    for number, fields in enumerate(batch.to_pylist(), start=done + 1):
+        rows.append(_row(fields, path, number))
+        check_numbers(rows[-1], partial(TraceError, path, number))
+    return as_batch(rows)
+
+
+def _null(column: pa.Array) -> bool:
+    """Whether a value, or an element of a list, is null."""
+    inner = column.flatten().null_count if pa.types.is_list(column.type) else 0
+    return bool(column.null_count or inner)
+
+
+def as_batch(rows: Sequence[Row]) -> pa.RecordBatch:
+    """Some rows in the types of `schema`."""
+    columns = [[getattr(row, name) for row in rows] for name in schema().names]
+    arrays = [pa.array(column, type=field.type) for column, field in zip(columns, schema(), strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema())
+
+
+@contextlib.contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (pa.ArrowException, OSError) as error:
+        raise TraceError(path, None, None, f"cannot be read as Parquet ({printable(str(error))})") from error
 
 
 def _check_columns(found: list[str], path: Path) -> None:

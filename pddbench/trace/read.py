@@ -22,7 +22,7 @@ from pddbench.trace.mooncake_sessions import read_cumulative, read_delta, read_s
 from pddbench.trace.otel import read_otel
 from pddbench.trace.source import PARQUET_MAGIC, check_file, file_sha256, head, is_json, numbered_lines, read_content
 from pddbench.trace.tracelab import read_tracelab
-from pddbench.trace.validate import MOST_S
+from pddbench.trace.units import MOST_S
 from pddbench.trace.weka import folder_sha256, read_weka
 
 FORMATS: dict[str, Callable[[Path], Trace]] = {
@@ -85,16 +85,6 @@ def read_trace(path: str | Path, format: str | None = None, block_tokens: int | 
     path = Path(path)
     if format is not None and format not in FORMATS:
         raise InputError(f"unknown trace format {printable(format)!r}: {suggest(format, list(FORMATS))}")
-    trace = _read(path, format, block_tokens)
-    for row in trace.rows:  # a stamp of a millennium away cannot be planned in nanoseconds, whatever reader gave it
-        if not (abs(row.start_s or 0) <= MOST_S and abs(row.gap_s or 0) <= MOST_S):
-            seconds = row.start_s if row.start_s is not None and not abs(row.start_s) <= MOST_S else row.gap_s
-            problem = f"request {printable(row.request_id)!r} starts or waits {seconds:g} s, more than {MOST_S:g}"
-            raise TraceError(path, None, None, f"{problem}: a wrong unit or a broken stamp?")
-    return trace
-
-
-def _read(path: Path, format: str | None, block_tokens: int | None) -> Trace:
     if path.is_dir():
         if format not in (None, "weka"):
             raise TraceError(path, None, None, f"this is a directory; a {format} trace is a file")
@@ -103,10 +93,32 @@ def _read(path: Path, format: str | None, block_tokens: int | None) -> Trace:
     head(path)  # refuses what is no text before a reader stumbles over it
     name = format or detect_format(path)
     if block_tokens is None:
-        return FORMATS[name](path)
+        return _sane(FORMATS[name](path), path)
     if name not in _WITH_BLOCKS:
         raise InputError(f"--source-block-tokens is for {', '.join(_WITH_BLOCKS)}, but {path} is {name}")
-    return _WITH_BLOCKS[name](path, block_tokens)
+    return _sane(_WITH_BLOCKS[name](path, block_tokens), path)
+
+
+def is_canonical(path: Path, format: str | None = None) -> bool:
+    """Whether a file is a canonical trace, by name or from its content; what is no trace is left to `read_trace`."""
+    if path.is_dir():
+        return False
+    check_file(path)
+    if format is not None:
+        return format == "canonical"
+    try:
+        return detect_format(path) == "canonical"
+    except (TraceError, InputError):
+        return False
+
+
+def _sane(trace: Trace, path: Path) -> Trace:
+    """The trace, if all its times can be times; most readers have checked that line by line."""
+    for row in trace.rows:
+        if row.start_s is not None and not abs(row.start_s) <= MOST_S:
+            problem = f"request {printable(row.request_id)!r} starts at {row.start_s:g} s, more than {MOST_S:g}"
+            raise TraceError(path, None, None, problem)
+    return trace
 
 
 def sha256_of(path: str | Path) -> str:

@@ -6,19 +6,20 @@ alike, the *token-weighted* hit is hit tokens / input tokens; they may differ wi
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from pddbench.trace.hits import Basis, donor_indices, planned_hits
-from pddbench.trace.model import Row, Trace
+from pddbench.trace.columns import Columns, columns_of
+from pddbench.trace.hits import Basis, column_hits
+from pddbench.trace.model import Trace
 
 BUCKET_EDGES = (0.0, 0.90, 0.95, 0.97, 0.98, 0.99, 0.995, 1.0)
 BUCKET_NAMES = ("[0,90)", "[90,95)", "[95,97)", "[97,98)", "[98,99)", "[99,99.5)", "[99.5,100]")
 HIGH_HIT = 0.95
+_BASES: tuple[Basis, Basis] = ("prompt", "prompt+output")
 
 
 class Quantiles(msgspec.Struct, frozen=True):
@@ -78,30 +79,39 @@ class TraceStats(msgspec.Struct, frozen=True, kw_only=True):
 
 def trace_stats(trace: Trace) -> TraceStats:
     """The figures of a trace of at least one request."""
-    rows, header = trace.rows, trace.header
-    inputs = np.array([row.input_tokens for row in rows], dtype=np.int64)
-    outputs = np.array([row.output_tokens for row in rows], dtype=np.int64)
-    starts = [row.start_s for row in rows if row.start_s is not None]
-    donors = donor_indices(rows)
-    prompt, both = (_hit_stats(rows, inputs, donors, basis) for basis in ("prompt", "prompt+output"))
+    return column_stats(columns_of(trace))
+
+
+def column_stats(trace: Columns) -> TraceStats:
+    """The same of a trace in columns, in memory for a few of them."""
+    header, table = trace.header, trace.table
+    starts = trace.seconds("start_s")[table["start_s"].is_valid().to_numpy()]
+    prompt, both = (hit_stats(column_hits(trace, basis), trace.input_tokens, basis) for basis in _BASES)
     return TraceStats(
         **msgspec.structs.asdict(prompt),
-        requests=len(rows),
-        sessions=len({row.session_id for row in rows}),
-        span_s=round(max(starts) - min(starts), 6) if starts else None,
-        input_tokens=int(inputs.sum()),
-        output_tokens=int(outputs.sum()),
-        input_quantiles=_quantiles(inputs),
-        output_quantiles=_quantiles(outputs),
-        kinds=dict(Counter(row.kind for row in rows).most_common()),
+        requests=len(trace),
+        sessions=trace.sessions,
+        span_s=round(float(starts.max() - starts.min()), 6) if len(starts) else None,
+        input_tokens=int(trace.input_tokens.sum()),
+        output_tokens=int(trace.output_tokens.sum()),
+        input_quantiles=_quantiles(trace.input_tokens),
+        output_quantiles=_quantiles(trace.output_tokens),
+        kinds=_kinds(table["kind"]),
         source=header.source,
         source_format=header.source_format,
         lengths=header.lengths,
         block_tokens=header.block_tokens,
         assumptions=header.assumptions,
-        counts={**header.counts, **_row_counts(rows)},
+        counts={**header.counts, **_row_counts(trace)},
         prompt_output=both,
     )
+
+
+def _kinds(column: Any) -> dict[str, int]:
+    """How many of each kind, the most frequent first; of equal ones the one that comes first."""
+    found = column.value_counts()
+    pairs = zip(found.field("values").to_pylist(), found.field("counts").to_pylist(), strict=True)
+    return dict(sorted(pairs, key=lambda pair: -pair[1]))
 
 
 def bucket_counts(hits: npt.NDArray[np.int64], inputs: npt.NDArray[np.int64]) -> list[int]:
@@ -117,10 +127,9 @@ def hit_shares(hits: npt.NDArray[np.int64], inputs: npt.NDArray[np.int64]) -> np
     return shares
 
 
-def _hit_stats(rows: Sequence[Row], inputs: npt.NDArray[np.int64], donors: list[int], basis: Basis) -> HitStats:
-    hits = planned_hits(rows, basis, donors)
-    shares = hit_shares(hits, inputs)
-    total = int(inputs.sum())
+def hit_stats(hits: npt.NDArray[np.int64], inputs: npt.NDArray[np.int64], basis: Basis) -> HitStats:
+    """The figures of some hits, shape (n,), in prompts of these lengths."""
+    shares, n, total = hit_shares(hits, inputs), len(inputs), int(inputs.sum())
     return HitStats(
         basis=basis,
         hit_tokens=int(hits.sum()),
@@ -128,7 +137,7 @@ def _hit_stats(rows: Sequence[Row], inputs: npt.NDArray[np.int64], donors: list[
         token_weighted_hit=round(int(hits.sum()) / total, 6) if total else 0.0,
         share_above_95=round(float((shares > HIGH_HIT).mean()), 6),
         buckets=[
-            Bucket(name, count, round(count / len(rows), 6))
+            Bucket(name, count, round(count / n, 6))
             for name, count in zip(BUCKET_NAMES, bucket_counts(hits, inputs), strict=True)
         ],
     )
@@ -139,13 +148,16 @@ def _quantiles(values: npt.NDArray[np.int64]) -> Quantiles:
     return Quantiles(p50, p90, p99, round(float(values.mean()), 1), int(values.max()))
 
 
-def _row_counts(rows: Sequence[Row]) -> dict[str, int]:
+def _row_counts(trace: Columns) -> dict[str, int]:
     """What the rows themselves show, whatever their reader counted (a reader has set negative gaps to 0 already)."""
+    gap_known = trace.table["gap_s"].is_valid().to_numpy()
+    has_parents = np.zeros(len(trace), dtype=np.bool_)
+    has_parents[trace.parent_row] = True
     counts = {
-        "unknown_gaps": sum(row.gap_s is None for row in rows if row.parents),
-        "negative_gaps_in_rows": sum(row.gap_s is not None and row.gap_s < 0 for row in rows),
-        "zero_outputs": sum(row.output_tokens == 0 for row in rows),
-        "zero_inputs": sum(row.input_tokens == 0 for row in rows),
-        "full_hits_in_rows": sum(0 < row.input_tokens == row.prefix_tokens for row in rows),
+        "unknown_gaps": has_parents & ~gap_known,
+        "negative_gaps_in_rows": gap_known & (trace.seconds("gap_s") < 0),
+        "zero_outputs": trace.output_tokens == 0,
+        "zero_inputs": trace.input_tokens == 0,
+        "full_hits_in_rows": (trace.input_tokens > 0) & (trace.input_tokens == trace.prefix_tokens),
     }
-    return {name: n for name, n in counts.items() if n}
+    return {name: int(where.sum()) for name, where in counts.items() if where.any()}

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
+from pddbench.errors import TraceError
+
+MOST_S = 4e9  # a century in seconds, epoch stamps included; more overflows nanoseconds
 FAST_RATE, SLOW_RATE = 1000.0, 1 / 3600  # starts a second outside which the unit of time is doubted
 
 
@@ -26,3 +30,9 @@ def time_unit(starts_s: Sequence[float], field: str, unit: str, slower: str = ""
         hint = f": if they are {faster}, divide them by 1000" if faster else ""
         return f"warning: {said}, which is implausibly slow{hint}"
     return said
+
+
+def check_seconds(seconds: float | None, path: Path | str, line: int | None, field: str) -> None:
+    """Raise `TraceError` for a time that no timer can be set to: not a number, or more than a century."""
+    if seconds is not None and not abs(seconds) <= MOST_S:
+        raise TraceError(path, line, field, f"{seconds:g} is not a number of seconds up to {MOST_S:g}")

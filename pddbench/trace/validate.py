@@ -9,10 +9,9 @@ from pddbench.errors import TraceError
 from pddbench.text import printable
 from pddbench.trace.model import Row
 from pddbench.trace.source import INT32_MAX
+from pddbench.trace.units import MOST_S
 
 Fail = Callable[[str, str], TraceError]
-
-MOST_S = 4e9  # a century in seconds, epoch stamps included; more overflows nanoseconds
 
 
 def validate_rows(rows: Sequence[Row], path: Path | str = "trace", first_line: int = 1) -> None:
@@ -28,19 +27,28 @@ def validate_rows(rows: Sequence[Row], path: Path | str = "trace", first_line: i
         def fail(field: str, problem: str, line: int = line) -> TraceError:
             return TraceError(path, line, field, problem)
 
-        if row.request_id in seen:
-            raise fail("request_id", f"{_show(row.request_id)} is already used by an earlier row")
-        _check_numbers(row, fail)
-        _check_parents(row, seen, later, fail)
-        _check_prefix(row, seen, later, fail)
+        check_row(row, seen, later, fail)
         seen[row.request_id] = row
+
+
+def check_row(row: Row, seen: dict[str, Row], known: set[str], fail: Fail) -> None:
+    """Raise what `fail` makes of the first rule that a row breaks.
+
+    `seen`: the earlier rows (at least those with this id, or named by it), `known`: names that are in the file.
+    """
+    if row.request_id in seen:
+        raise fail("request_id", f"{_show(row.request_id)} is already used by an earlier row")
+    check_numbers(row, fail)
+    _check_parents(row, seen, known, fail)
+    _check_prefix(row, seen, known, fail)
 
 
 def _show(name: str) -> str:
     return repr(printable(name, 80))
 
 
-def _check_numbers(row: Row, fail: Fail) -> None:
+def check_numbers(row: Row, fail: Fail) -> None:
+    """Raise what `fail` makes of the first rule that a row breaks by itself, without regard to others."""
     for name in ("request_id", "session_id", "kind"):
         if not getattr(row, name):
             raise fail(name, "is empty")

@@ -44,7 +44,14 @@ class VirtualClock:
     def run(self, until_s: float = math.inf) -> None:
         """Make all calls due up to `until_s`, in order, and stop there (or at the last call when it is infinite)."""
         while self._heap and self._heap[0][0] <= until_s:
-            self._now, _, fn, args = heapq.heappop(self._heap)
-            fn(*args)
+            self.step()
         if until_s < math.inf:
             self._now = max(self._now, until_s)
+
+    def step(self) -> bool:
+        """Make the next call; False when there is none."""
+        if not self._heap:
+            return False
+        self._now, _, fn, args = heapq.heappop(self._heap)
+        fn(*args)
+        return True

@@ -31,20 +31,27 @@ class Workload(_Strict):
     idle_cap_s: float | None = None  # no gap inside a session is longer
     time_scale: float = 1.0  # factor on recorded starts and gaps: 0.1 is ten times faster
     prompt: Literal["token_ids", "text"] = "token_ids"  # exact ids, or words
-    history: Literal["recorded"] = "recorded"  # earlier replies in a prompt are the recorded ones
+    history: Literal["recorded", "live"] = "recorded"  # live: the endpoint's own replies go into later prompts
     cache: Literal["cold", "primed", "steady"] = "cold"
     output: Literal["exact", "natural"] = "exact"  # pinned lengths, or as the model ends
-    on_parent_failure: Literal["continue", "abandon"] = "continue"  # what follows a failed turn
+    on_parent_failure: Literal["continue", "abandon"] | None = None  # default: continue; always abandon with live
     seed: int = 1  # of arrivals and words; salts are always fresh
     repeats: int = 1  # how often each arm runs; the order is palindromic
     limit_requests: int | None = None  # only the first ones of the trace
     warmups: int = 0  # requests with tokens of their own before the start
     warmup_sessions: int = 0  # cache = "steady": the first sessions run as the others do but are not measured
+    duration_s: float | None = None  # measure what is due in a window of that length; whole sessions without it
+    warmup_s: float | None = None  # start of that window after the first arrival; default: ramp_s, else 0
     ramp_s: float | None = None  # session arrivals rise from nothing to session_rate over this time
     max_start_rate: float | None = None  # requests a second; a brake, never the pacer
     max_concurrency: int | None = None  # requests in flight; a brake too
     stall_timeout_s: float = 300.0  # no byte for that long: outcome `timeout`
     request_limit_s: float = 3600.0  # no end for that long, whatever bytes come: outcome `timeout`
+
+    @property
+    def parent_failure(self) -> Literal["continue", "abandon"]:
+        """What happens to the turns after a request that failed; without a reply there is no live history."""
+        return "abandon" if self.history == "live" else self.on_parent_failure or "continue"
 
 
 class Slo(_Strict):

@@ -137,6 +137,12 @@ def _check_workload(work: ex.Workload, where: str) -> None:
     _require(
         work.ramp_s is None or needs_rate, where, "workload.ramp_s needs an arrival with a session_rate to rise to"
     )
+    _require(
+        work.history == "recorded" or work.on_parent_failure != "continue",
+        where,
+        "workload.history = 'live' cannot continue after a failed request: there is no reply to go on from; leave "
+        "on_parent_failure out, or set it to 'abandon'",
+    )
     for name in (
         "session_rate",
         "burstiness",
@@ -145,9 +151,20 @@ def _check_workload(work: ex.Workload, where: str) -> None:
         "stall_timeout_s",
         "request_limit_s",
         "ramp_s",
+        "duration_s",
     ):
         value = getattr(work, name)
         _require(value is None or 0 < value < 1e6, where, f"workload.{name} = {value}: must be above 0 (and sane)")
+    _require(
+        work.warmup_s is None or work.duration_s is not None,
+        where,
+        "workload.warmup_s is the start of the measured window: give its length too, workload.duration_s",
+    )
+    _require(
+        work.warmup_s is None or 0 <= work.warmup_s < 1e6,
+        where,
+        f"workload.warmup_s = {work.warmup_s}: seconds, cannot be negative",
+    )
     _require(
         work.idle_cap_s is None or work.idle_cap_s >= 0,
         where,
@@ -234,6 +251,12 @@ def _check_external(arm: ex.Arm, work: ex.Workload, where: str, at: str) -> None
         work.prompt == "text" or PROFILES[arm.profile].token_ids,
         where,
         f"{at}: profile {arm.profile!r} takes no token ids: set workload.prompt = 'text' (replay: --prompt text)",
+    )
+    _require(
+        work.history == "recorded" or work.prompt == "text" or bool(PROFILES[arm.profile].reply_ids),
+        where,
+        f"{at}: profile {arm.profile!r} has no way to ask for the ids of a reply, which history = 'live' needs: set "
+        "workload.prompt = 'text', or history = 'recorded'",
     )
     _require(
         arm.tokenizer is None or work.prompt == "text",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -13,6 +14,10 @@ from pddbench.trace.contexts import Segment, contexts, cut
 from pddbench.trace.model import Row, Trace
 from pddbench.workload.arrival import session_starts_s
 from pddbench.workload.experiment import Workload
+from pddbench.workload.phases import Window
+
+if TYPE_CHECKING:
+    from pddbench.trace.hits import Basis
 
 NS = 1_000_000_000
 BEFORE_START = ("warmup", "prime")  # kinds of requests that are sent, and have ended, before t0
@@ -22,8 +27,8 @@ class PlannedRequest(msgspec.Struct, frozen=True):
     """One request to send. Times are nanoseconds of experiment time from t0; indices point into `Plan.requests`.
 
     `start_ns` is the scheduled start of a root (of every request with `timing = "trace"`), `gap_ns` the wait after
-    the last parent's end. `cached_tokens_planned` is the hit of an infinite prefix cache on the `prompt` basis,
-    capped at `input_tokens - 1`, not yet floored to any engine's block.
+    the last parent's end. `cached_tokens_planned` is the hit of an infinite prefix cache on the `prompt` basis (live
+    history: `prompt+output`), capped at `input_tokens - 1`, not yet floored to any engine's block.
     """
 
     index: int
@@ -54,6 +59,13 @@ class Plan(msgspec.Struct):
     sha256: str
     counts: dict[str, int] = msgspec.field(default_factory=dict)
     notes: list[str] = msgspec.field(default_factory=list)
+    window: Window | None = None  # of due times that are measured; None: whole sessions
+    history: str = "recorded"  # or "live": replies as they come, not as planned, are part of later prompts
+
+    @property
+    def basis(self) -> Basis:
+        """What planned and possible hits count: recorded replies are not the engine's own, so they never hit."""
+        return "prompt+output" if self.history == "live" else "prompt"
 
     @property
     def measured(self) -> list[PlannedRequest]:
@@ -70,7 +82,9 @@ def make_plan(trace: Trace, work: Workload) -> Plan:
     rows = _limited(trace.rows, work.limit_requests, notes)
     _check_rows(rows)
     donors = donor_indices(rows)
-    hits = planned_hits(rows, "prompt")
+    if work.history == "live":
+        rows, donors = _own_replies(rows, donors, counts, notes)
+    hits = planned_hits(rows, "prompt+output" if work.history == "live" else "prompt", donors)
     starts = _start_times_ns(rows, work, notes)
     index_of = {row.request_id: i for i, row in enumerate(rows)}
     ids = [row.request_id for row in rows]
@@ -101,12 +115,54 @@ def make_plan(trace: Trace, work: Workload) -> Plan:
     if work.cache == "steady":
         requests = _steady(requests, work.warmup_sessions)
     if work.cache == "primed":
-        requests = _primed(requests)
+        requests = _primed(requests, "prompt+output" if work.history == "live" else "prompt")
         counts["primes"] = len(requests) - measured
     requests += _warmups(requests, work)
     counts["warmups"] = len(requests) - measured - counts["primes"]
     digest = hashlib.sha256("".join(request.plan_sha256 for request in requests).encode()).hexdigest()
-    return Plan(requests, work.timing, digest, {k: v for k, v in counts.items() if v}, notes)
+    window = _window(work, requests)
+    if window is not None:
+        notes.append(
+            f"measured is what is due from {window.from_ns / NS:g} s to {window.until_ns / NS:g} s; after that "
+            "requests go on until the last of those has ended, and what is left is not sent"
+        )
+    found = {name: n for name, n in counts.items() if n}
+    return Plan(requests, work.timing, digest, found, notes, window, work.history)
+
+
+def _window(work: Workload, requests: Sequence[PlannedRequest]) -> Window | None:
+    """The measured window. Raises `InputError` when all requests are due before it begins (without service times)."""
+    if work.duration_s is None:
+        return None
+    from_s = work.warmup_s if work.warmup_s is not None else work.ramp_s or 0.0
+    last_s = _last_due_ns(requests) / NS
+    if last_s < from_s:
+        raise InputError(
+            f"the measured window begins at {from_s:g} s, but the last request is due at about {last_s:.6g} s: lower "
+            "warmup_s, or give a longer trace"
+        )
+    return Window(round(from_s * NS), round((from_s + work.duration_s) * NS))
+
+
+def _own_replies(
+    rows: list[Row], donors: list[int], counts: Counter[str], notes: list[str]
+) -> tuple[list[Row], list[int]]:
+    """Live history: no prompt holds a reply of a request that it does not wait for; what that changes is said."""
+    from pddbench.workload.history import only_own_replies
+
+    kept, kept_donors = only_own_replies(rows, donors)
+    lost = [before.prefix_tokens - after.prefix_tokens for before, after in zip(rows, kept, strict=True)]
+    counts["cut_shared_replies"] = sum(tokens > 0 for tokens in lost)
+    notes.append(
+        "live history: the endpoint's own replies go into later prompts, so arms do not get the same bytes, and a "
+        "reply of another length than planned changes the prompts after it (column input_tokens_sent)"
+    )
+    if counts["cut_shared_replies"]:
+        notes.append(
+            f"{counts['cut_shared_replies']} prompts shared the reply of a request that they do not wait for: "
+            f"{sum(lost)} tokens of them are fresh instead"
+        )
+    return kept, kept_donors
 
 
 def _limited(rows: list[Row], limit: int | None, notes: list[str]) -> list[Row]:
@@ -190,7 +246,7 @@ def _steady(requests: list[PlannedRequest], sessions: int) -> list[PlannedReques
     ]
 
 
-def _primed(requests: list[PlannedRequest]) -> list[PlannedRequest]:
+def _primed(requests: list[PlannedRequest], basis: Basis) -> list[PlannedRequest]:
     """What sessions share with one another, sent once before the start: the longest shared part of each such donor.
 
     The planned hits follow: everything primed is there from the first request on.
@@ -225,7 +281,7 @@ def _primed(requests: list[PlannedRequest]) -> list[PlannedRequest]:
     ]
     everything = requests + primes
     turn_ns = [*range(len(requests)), *range(-len(primes), 0)]  # primes are asked for, and answered, first
-    hits = possible_hits(everything, [request.prefix_of for request in everything], turn_ns, turn_ns)
+    hits = possible_hits(everything, [request.prefix_of for request in everything], turn_ns, turn_ns, basis)
     return [
         msgspec.structs.replace(request, cached_tokens_planned=min(int(hit), request.input_tokens - 1))
         for request, hit in zip(everything, hits, strict=True)
@@ -261,12 +317,21 @@ def _warmups(requests: list[PlannedRequest], work: Workload) -> list[PlannedRequ
 
 
 def planned_duration_s(plan: Plan) -> float:
-    """Experiment seconds the plan takes at least: starts and think times, without any service time."""
+    """Experiment seconds the plan takes at least: starts and think times, without any service time.
+
+    With a window no longer than that: what is not due by then is not sent.
+    """
+    last_ns = _last_due_ns(plan.requests)
+    return (last_ns if plan.window is None else min(last_ns, plan.window.until_ns)) / NS
+
+
+def _last_due_ns(requests: Sequence[PlannedRequest]) -> int:
+    """When the last request is due if all are answered at once."""
     ends_ns: list[int] = []
-    for request in plan.requests:
-        if request.phase == "warmup":
-            continue
+    for request in requests:
+        if request.kind in BEFORE_START:
+            continue  # they come last, and have ended before t0
         ready = max((ends_ns[parent] for parent in request.parents), default=0)
         scheduled = request.start_ns if request.start_ns is not None else ready + request.gap_ns
         ends_ns.append(max(scheduled, ready))
-    return max(ends_ns, default=0) / NS
+    return max(ends_ns, default=0)

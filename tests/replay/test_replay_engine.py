@@ -10,6 +10,8 @@ from replay_kit import MS, plan, request, result, run
 from replay_server import Reply, plain, stream, truth_server
 from replay_streams import CASES, last, text
 
+from pddbench.workload.phases import Window
+
 GOOD = [text("a"), text("b", "stop"), last(2)]
 
 
@@ -292,3 +294,24 @@ async def test_health_is_sampled(tmp_path):
     assert len(rows) >= 2
     assert sum(len(row.loop_lag_ns) for row in rows) >= 100
     assert all(row.rss_bytes > 10**7 and row.cpu_share >= 0 and row.run_delay_ns >= 0 for row in rows)
+
+
+async def test_a_window_ends_the_run_when_all_that_was_due_in_it_has_ended(tmp_path):
+    """Without it a measured request would be cut off by the end of the window, or the load stop while it runs."""
+    requests = [
+        request(0, start_ns=50 * MS), request(1, start_ns=150 * MS), request(2, start_ns=250 * MS),
+        request(3, start_ns=3600_000 * MS), request(4, parents=(0,), gap_ns=10**15),
+    ]  # fmt: skip
+    made = plan(*requests)
+    made.window = Window(100 * MS, 200 * MS)
+
+    def reply(seen):
+        return stream(GOOD, first_s={"r1": 0.4}.get(seen.request_id, 0.0), hang=seen.request_id == "r2")
+
+    async with truth_server(reply) as server:
+        end, spool = await run(made, server.url, tmp_path)
+    assert end.status == "complete"
+    assert [result(spool, i).outcome for i in (0, 1)] == ["ok", "ok"], "the one in the window ends by itself"
+    assert server.of("r2"), "after the window the load goes on until then"
+    assert spool.request(2).ended.ending == "cancelled"
+    assert [spool.request(i).not_sent.reason for i in (3, 4)] == ["run_ended"] * 2

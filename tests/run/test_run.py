@@ -106,6 +106,8 @@ def test_served_hits_are_between_possible_and_planned(ran):
     rows = package.load(str(ran[0])).requests
     assert (rows["cached_tokens"] <= rows["cached_tokens_ceiling"]).all()
     assert (rows["cached_tokens_possible"] <= rows["cached_tokens_planned"]).all()
+    settled = rows["cached_tokens_possible"] == rows["cached_tokens_ceiling"]
+    assert settled.mean() > 0.9 and (rows["cached_tokens"] == rows["cached_tokens_possible"])[settled].all()
     later = rows[rows["turn"] > 0]
     assert (later["cached_tokens"] == later["cached_tokens_planned"]).all()
 

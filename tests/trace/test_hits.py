@@ -134,7 +134,7 @@ def test_deep_paths_do_not_cost_their_square():
     for i in range(1, 4000):
         context = rows[-1].input_tokens + rows[-1].output_tokens
         rows.append(row(i, i - 1, context, context + 3, 1))
-    cover = module._Cover(rows, donor_indices(rows), "prompt")
+    cover = module._Cover.of_rows(rows, donor_indices(rows), "prompt")
     cover._before = Counting(cover._before)
     for i in range(len(rows)):
         cover.hit(i)

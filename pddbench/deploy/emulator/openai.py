@@ -45,6 +45,7 @@ class _Body(msgspec.Struct):
     max_completion_tokens: int | None = None
     n: int | None = 1
     echo: bool | None = False
+    return_token_ids: bool | None = False
 
 
 class _Completion(_Body, kw_only=True):
@@ -69,6 +70,7 @@ class Request:
     stream: bool
     include_usage: bool
     chat: bool
+    token_ids: bool = False  # the reply's ids go out with its text
 
 
 def parse(raw: bytes, chat: bool) -> Request:
@@ -85,7 +87,7 @@ def parse(raw: bytes, chat: bool) -> Request:
     if not 1 <= limit <= MAX_TOKENS:
         raise BadRequest(f"max_tokens must be between 1 and {MAX_TOKENS}, not {limit}")
     usage = body.stream_options is not None and body.stream_options.include_usage
-    return Request(ids, limit, bool(body.stream), usage, chat)
+    return Request(ids, limit, bool(body.stream), usage, chat, bool(body.return_token_ids))
 
 
 def _prompt_ids(raw: msgspec.Raw) -> Ids:
@@ -163,7 +165,7 @@ class Chunks:
     """Formats the SSE events of one answer. The constant part is made once; a token costs one format."""
 
     def __init__(self, request: Request, reply_id: str, model: str, created: int) -> None:
-        self._chat = request.chat
+        self._chat, self._ids = request.chat, request.token_ids
         kind = "chat.completion.chunk" if request.chat else "text_completion"
         head = {"id": reply_id, "object": kind, "created": created, "model": model}
         self._head = msgspec.json.encode(head).decode()[:-1]
@@ -182,9 +184,11 @@ class Chunks:
         stage, index, token = pieces[-1]
         text = f" w{token:x}" if len(pieces) == 1 else text_of([piece[2] for piece in pieces])
         reason = '"length"' if close else "null"
+        ids = f'"token_ids":[{",".join(str(piece[2]) for piece in pieces)}],' if self._ids else ""
         more = "" if finish is None else "," + msgspec.json.encode(summary(finish)).decode()[1:-1]
         return (
-            f'data: {self._head},"choices":[{{"index":0,{self._open}{text}{self._close}"finish_reason":{reason}}}],'
+            f'data: {self._head},"choices":[{{"index":0,{self._open}{text}{self._close}{ids}'
+            f'"finish_reason":{reason}}}],'
             f'"pdd":{{"stage":"{stage}","index":{index}{more}}}}}\n\n'
         ).encode()
 
@@ -202,10 +206,12 @@ class Chunks:
 DONE = b"data: [DONE]\n\n"
 
 
-def whole(request: Request, reply_id: str, model: str, created: int, text: str, finish: Finish) -> bytes:
+def whole(request: Request, reply_id: str, model: str, created: int, tokens: Sequence[int], finish: Finish) -> bytes:
     """The reply to a request that did not ask for a stream."""
+    text = text_of(tokens)
     choice: dict[str, Any] = {"index": 0, "finish_reason": "length"}
     choice |= {"message": {"role": "assistant", "content": text}} if request.chat else {"text": text}
+    choice |= {"token_ids": list(tokens)} if request.token_ids else {}
     return msgspec.json.encode(
         {
             "id": reply_id,

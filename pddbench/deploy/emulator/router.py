@@ -17,7 +17,6 @@ from pddbench.deploy.emulator.liveclock import LiveClock
 from pddbench.deploy.emulator.messages import AskStats, Cancel, Failed, Finish, Message, Stats, Submit, Tokens
 from pddbench.deploy.emulator.node import ProcessSpec, connect, figures
 from pddbench.deploy.emulator.spec import EmulatorSpec
-from pddbench.deploy.emulator.tokens import text_of
 from pddbench.deploy.emulator.wire import Wire
 
 BODY_LIMIT_BYTES = 64 << 20
@@ -156,8 +155,7 @@ class RouterProcess:
         finish = live.reply.finish
         if live.error or finish is None:
             return _error(500, live.error, "server_error")
-        text = text_of(live.all_tokens)
-        body = openai.whole(live.request, reply_id, self._deployment.served_model, created, text, finish)
+        body = openai.whole(live.request, reply_id, self._deployment.served_model, created, live.all_tokens, finish)
         return web.Response(body=body, content_type="application/json")
 
     async def _models(self, _: web.Request) -> web.Response:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from pddbench.analyze.check import CheckResult
+from pddbench.report import mix
 from pddbench.report.html.markup import Markup, join, tag
 from pddbench.text import printable
 
@@ -24,7 +25,8 @@ def verdict(summary: dict[str, Any]) -> Markup:
 
 def measured(summary: dict[str, Any], manifest: dict[str, Any]) -> Markup:
     """What was measured, over which link, with which error bar."""
-    facts = [("measured", _size(summary["run"])), ("WAN", _wan(summary["run"], manifest)),
+    facts = [("measured", _size(summary["run"])), ("window", _window(summary)),
+             ("WAN", _wan(summary["run"], manifest)),
              ("our own error, P99", _error_bar(summary)), ("scales", _scales(summary)),
              ("order", _order(manifest)),
              ("started", printable(str(summary["run"]["created_utc"] or ""), 40))]  # fmt: skip
@@ -36,6 +38,14 @@ def _size(run: dict[str, Any]) -> str:
     text += f", {run['repeats']} repeats" if run["repeats"] > 1 else ""
     text += ", simulated in virtual time: nothing was sent" if run["simulated"] else ""
     return text + (", stopped early" if run["partial"] else "")
+
+
+def _window(summary: dict[str, Any]) -> str:
+    """The measured window and the mix in and out of it."""
+    if not summary["run"].get("window"):
+        return ""
+    said = [mix.sentence(printable(arm, 40), part["mix"]) for arm, part in summary["arms"].items()]
+    return " · ".join([mix.heading(summary["run"]["window"]), *said])
 
 
 def _wan(run: dict[str, Any], manifest: dict[str, Any]) -> str:
