@@ -77,6 +77,7 @@ def _experiment(given: dict[str, Any]) -> ex.Experiment:
         "idle_cap_s": given["idle_cap_s"],
         "time_scale": given["time_scale"],
         "timing": given["timing"],
+        "workers": given["workers"],
         "burstiness": given["burstiness"],
         "max_start_rate": given["max_start_rate"],
         "max_concurrency": given["max_concurrency"],

@@ -12,7 +12,7 @@ from pddbench.cli.common import run_options, workload_options
 if TYPE_CHECKING:
     from pddbench.workload.experiment import Experiment
 
-_FIELDS = ("seed", "repeats", "limit_requests", "idle_cap_s", "time_scale", "timing")
+_FIELDS = ("seed", "repeats", "limit_requests", "idle_cap_s", "time_scale", "timing", "workers")
 
 
 @click.command(epilog="Example: pddbench run workloads/quickstart/experiment.toml --out results/mine")
@@ -39,6 +39,6 @@ def run(experiment: Path, speed: float | None, **given: Any) -> int:
 def override(experiment: Experiment, given: dict[str, Any]) -> None:
     """Take the workload options out of `given` and put those that were set into the experiment."""
     for name in _FIELDS:
-        value = given.pop(name)
+        value = given.pop(name, None)
         if value is not None:
             setattr(experiment.workload, name, value)

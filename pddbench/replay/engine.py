@@ -11,9 +11,9 @@ import gc
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Literal
 
 from pddbench.errors import WorldError
@@ -48,13 +48,20 @@ class Counts:
     failed: int = 0
     not_sent: int = 0
 
+    @classmethod
+    def total(cls, parts: Sequence[Counts]) -> Counts:
+        """The counts of several workers as one."""
+        return cls(*(sum(getattr(part, field.name) for part in parts) for field in fields(cls)))
+
 
 @dataclass
 class ReplayJob:
     """What to send where. `bodies(i)` is the encoded body of request i; `speed` experiment ns a wall ns.
 
     `progress` is called about twice a second. `stop`, once set, ends the run: what is in flight is cancelled, what
-    is left is recorded as not sent. `transport` makes the client (default: `transport.make_transport`).
+    is left is recorded as not sent. `transport` makes the client (default: `transport.make_transport`). A worker
+    sends its `part` of the plan (indices, whole sessions) and starts when `start` says: it is awaited once all that
+    comes before the start is done, and gives the common t0 (None: the run was stopped).
     """
 
     plan: Plan
@@ -66,6 +73,8 @@ class ReplayJob:
     progress: Callable[[Counts], None] | None = None
     stop: asyncio.Event | None = None
     transport: Callable[[Target], Transport] | None = None
+    part: Sequence[int] | None = None
+    start: Callable[[], Awaitable[int | None]] | None = None
 
 
 @dataclass
@@ -113,9 +122,10 @@ class _Engine:
         self._bodies = BodyStore(job.bodies)
         self._brake = Brake(job.target.max_start_rate, job.target.max_concurrency)
         self._transport = (job.transport or make_transport)(job.target)
-        self._counts = Counts(planned=len(job.plan.requests))
+        part = range(len(job.plan.requests)) if job.part is None else job.part
+        self._counts = Counts(planned=len(part))
         self._schedule = Schedule(job.plan, (), job.speed)
-        self._open: set[int] = set(range(len(job.plan.requests)))
+        self._open: set[int] = set(part)
         self._left = 0
         self._waiting: dict[int, tuple[Times, Deadline]] = {}
         self._flying: dict[int, Exchange] = {}
@@ -132,8 +142,9 @@ class _Engine:
     async def run(self) -> ReplayEnd:
         """Warm up, measure, record the rest."""
         requests = self._plan.requests
-        warmup = [request.index for request in requests if request.kind in BEFORE_START]
-        measure = [request.index for request in requests if request.kind not in BEFORE_START]
+        part = sorted(self._open)
+        warmup = [index for index in part if requests[index].kind in BEFORE_START]
+        measure = [index for index in part if requests[index].kind not in BEFORE_START]
         watch = self._loop.create_task(self._watch_stop())
         t0_ns, exact_timer = None, self._pacer.exact
         ask_for_short_slices()
@@ -159,10 +170,11 @@ class _Engine:
         self._schedule = schedule = Schedule(self._plan, indices, self._job.speed)
         self._left, self._next_root, self._next_ahead = len(indices), 0, 0
         await self._first_bodies(schedule)
-        if self._stopped():
+        t0_ns = None if self._stopped() else await self._start_ns(measured)
+        if t0_ns is None or self._stopped():
             return None
         self._over.clear()
-        t0_ns = schedule.t0_ns = time.monotonic_ns() + LEAD_NS
+        schedule.t0_ns = t0_ns
         health = None
         if measured:
             self._write(frames.Zero(t0_ns))
@@ -175,6 +187,12 @@ class _Engine:
         if health is not None:
             health.stop()
         return t0_ns
+
+    async def _start_ns(self, measured: bool) -> int | None:
+        """The zero of a phase: ours to choose, but for the measured one of a worker."""
+        if measured and self._job.start is not None:
+            return await self._job.start()
+        return time.monotonic_ns() + LEAD_NS
 
     async def _first_bodies(self, schedule: Schedule) -> None:
         """Bodies of the first roots, before the clock starts."""

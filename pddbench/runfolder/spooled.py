@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 from typing import TypeVar
@@ -12,6 +13,7 @@ from pddbench.errors import WorldError
 from pddbench.workload.plan import Plan
 
 T = TypeVar("T")
+_SPOOL = re.compile(r"([a-z0-9_-]+)\.([0-9]+)(?:\.w[0-9]+)?")
 
 
 class ArmFacts(msgspec.Struct):
@@ -23,9 +25,19 @@ class ArmFacts(msgspec.Struct):
     block_tokens: int | None = None
 
 
-def spool_path(folder: Path, arm: str, repeat: int) -> Path:
-    """The spool of one run of an arm."""
-    return folder / "spool" / f"{arm}.{repeat}.spool"
+def spool_path(folder: Path, arm: str, repeat: int, worker: int | None = None) -> Path:
+    """The spool of one run of an arm; of one of its workers, where there are several (numbers count from 0)."""
+    part = "" if worker is None else f".w{worker}"
+    return folder / "spool" / f"{arm}.{repeat}{part}.spool"
+
+
+def spool_paths(folder: Path, arm: str, repeat: int) -> list[tuple[int, Path]]:
+    """The spools of one run that are there, with the worker that wrote each."""
+    single = spool_path(folder, arm, repeat)
+    several = [
+        (int(path.stem.rpartition(".w")[2]), path) for path in (folder / "spool").glob(f"{arm}.{repeat}.w*.spool")
+    ]
+    return [(0, single)] if single.exists() else sorted(several)
 
 
 def save_plan(folder: Path, repeat: int, plan: Plan) -> None:
@@ -52,17 +64,17 @@ def load_arm(folder: Path, arm: str, repeat: int) -> ArmFacts:
 
 def spools(folder: Path) -> list[tuple[str, int]]:
     """Arm and repeat of every spool that is still there, sorted."""
-    found = []
+    found = set()
     for path in (folder / "spool").glob("*.spool"):
-        arm, _, repeat = path.stem.rpartition(".")
-        if arm and repeat.isdigit():
-            found.append((arm, int(repeat)))
+        if name := _SPOOL.fullmatch(path.stem):
+            found.add((name[1], int(name[2])))
     return sorted(found, key=lambda run: (run[1], run[0]))
 
 
 def remove_spool(folder: Path, arm: str, repeat: int) -> None:
     """An arm's run is in place: its spool is not needed any more."""
-    spool_path(folder, arm, repeat).unlink(missing_ok=True)
+    for _, path in spool_paths(folder, arm, repeat):
+        path.unlink(missing_ok=True)
     (folder / "spool" / f"{arm}.{repeat}.json").unlink(missing_ok=True)
 
 

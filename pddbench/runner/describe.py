@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from pddbench.runner.prepare import ArmSetup, Prepared, hit_histogram
@@ -29,6 +30,7 @@ def planned(prepared: Prepared) -> dict[str, Any]:
         "hit_buckets_planned": hit_histogram(prepared.plan, BUCKET_EDGES),
         "duration_wall_s_at_least": prepared.duration_s(),
         "speed": prepared.speed,
+        "workers": prepared.workers,
         "tokens_all_repeats_per_arm": {"input": tokens_in, "output": tokens_out},
         "cost": prepared.cost(),
         "wan": prepared.wan,
@@ -75,8 +77,23 @@ def lines(prepared: Prepared) -> list[str]:
         out.append(f"planned cost of tokens: {facts['cost']:.2f} {prepared.experiment.cost.currency}")
     if facts["counts"]:
         out.append("counted: " + ", ".join(f"{name} {n}" for name, n in sorted(facts["counts"].items())))
-    out += [f"note: {note}" for note in facts["notes"]]
+    out += [f"note: {note}" for note in [*facts["notes"], *worker_notes(prepared)]]
     return out + ([f"note: {doubt}"] if (doubt := instrument_doubt(prepared)) else [])
+
+
+def worker_notes(prepared: Prepared) -> list[str]:
+    """What there is to say about several client processes."""
+    asked, workers = prepared.experiment.workload.workers, prepared.workers
+    cores = len(os.sched_getaffinity(0))
+    notes = []
+    if workers > 1:
+        notes.append(f"{workers} client processes, each with its own sessions; max_start_rate and max_concurrency "
+                     "are split evenly")  # fmt: skip
+    if workers < asked:
+        notes.append(f"{asked} workers were asked for: there are only {workers} sessions to share out")
+    if workers > cores:
+        notes.append(f"{workers} workers on {cores} cores will wait for one another")
+    return notes
 
 
 def instrument_doubt(prepared: Prepared) -> str | None:

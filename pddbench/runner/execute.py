@@ -9,16 +9,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pddbench.errors import PddbenchError
+from pddbench.replay.split import share_of_places, share_of_rate
 from pddbench.runner import manifest
 from pddbench.runner.order import arm_salts
-from pddbench.runner.preflight import preflight, target_of, writer_of
+from pddbench.runner.preflight import preflight, target_of
 from pddbench.runner.prepare import ArmSetup, Prepared
 from pddbench.runner.progress import Progress, make_progress
 from pddbench.runner.signals import Stop, catching
+from pddbench.runner.writer import settings_of, writer_of
 
 if TYPE_CHECKING:
     from pddbench.deploy.emulator.launch import Deployment
     from pddbench.replay.engine import ReplayEnd
+    from pddbench.replay.exchange import Target
 
 T = TypeVar("T")
 
@@ -138,7 +141,7 @@ class _Run:
 
     def go(self) -> None:
         """Launch what must be launched, replay, and put the result into the run folder."""
-        from pddbench.runfolder.finish import finish_arm, save_arm, spool_path
+        from pddbench.runfolder.finish import finish_arm, save_arm, spool_paths
 
         setup = self._setup
         with _serving(setup) as (url, deployment):
@@ -153,7 +156,7 @@ class _Run:
                 if deployment is not None:
                     _save_server(self._folder, setup.name, self._repeat, end.t0_ns, deployment)
             finally:
-                if spool_path(self._folder, setup.name, self._repeat).exists():
+                if spool_paths(self._folder, setup.name, self._repeat):
                     finish_arm(self._folder, setup.name, self._repeat)
         self._facts["runs"].append(self._record(started_utc, end))
         manifest.write(self._folder, self._facts)
@@ -170,37 +173,70 @@ class _Run:
         return end
 
     async def _replay(self, url: str) -> ReplayEnd:
+        with self._stop.watched() as event:
+            if self._prepared.workers > 1:
+                return await self._by_workers(url, event)
+            return await self._here(url, event)
+
+    def _target(self, url: str, worker: int = 0) -> Target:
+        """Where requests go, with the brakes, or a worker's part of them."""
+        work, workers = self._prepared.experiment.workload, self._prepared.workers
+        return target_of(
+            self._setup,
+            url,
+            stall_timeout_s=work.stall_timeout_s,
+            request_limit_s=work.request_limit_s,
+            max_start_rate=share_of_rate(work.max_start_rate, workers),
+            max_concurrency=share_of_places(work.max_concurrency, workers, worker),
+        )
+
+    async def _here(self, url: str, stop: asyncio.Event) -> ReplayEnd:
+        """Replay in this process."""
         from pddbench.replay.engine import ReplayJob, replay
         from pddbench.replay.spool import SpoolWriter
         from pddbench.runfolder.finish import spool_path
 
-        work, setup, plan = self._prepared.experiment.workload, self._setup, self._prepared.plan
-        target = target_of(
-            setup,
-            url,
-            stall_timeout_s=work.stall_timeout_s,
-            request_limit_s=work.request_limit_s,
-            max_start_rate=work.max_start_rate,
-            max_concurrency=work.max_concurrency,
-        )
+        setup, plan = self._setup, self._prepared.plan
         path = spool_path(self._folder, setup.name, self._repeat)
         spool = SpoolWriter(path, setup.name, self._repeat, len(plan.requests))
         try:
-            with self._stop.watched() as event:
-                return await replay(
-                    ReplayJob(
-                        plan=plan,
-                        target=target,
-                        bodies=writer_of(setup, plan, self._salt),
-                        spool=spool,
-                        speed=setup.speed,
-                        on_parent_failure=work.on_parent_failure,
-                        progress=self._progress.update,
-                        stop=event,
-                    )
+            return await replay(
+                ReplayJob(
+                    plan=plan,
+                    target=self._target(url),
+                    bodies=writer_of(setup, plan, self._salt),
+                    spool=spool,
+                    speed=setup.speed,
+                    on_parent_failure=self._prepared.experiment.workload.on_parent_failure,
+                    progress=self._progress.update,
+                    stop=stop,
                 )
+            )
         finally:
             spool.close()
+
+    async def _by_workers(self, url: str, stop: asyncio.Event) -> ReplayEnd:
+        """Replay in several processes."""
+        from pddbench.runner.worker import WorkerJob
+        from pddbench.runner.workers import replay_by_workers
+
+        setup, workers = self._setup, self._prepared.workers
+        jobs = [
+            WorkerJob(
+                folder=str(self._folder.resolve()),
+                arm=setup.name,
+                repeat=self._repeat,
+                worker=worker,
+                workers=workers,
+                target=self._target(url, worker),
+                writer=settings_of(setup),
+                salt=self._salt,
+                speed=setup.speed,
+                on_parent_failure=self._prepared.experiment.workload.on_parent_failure,
+            )
+            for worker in range(workers)
+        ]
+        return await replay_by_workers(jobs, self._progress.update, stop)
 
     def _record(self, started_utc: str, end: ReplayEnd) -> dict[str, Any]:
         return {
@@ -212,6 +248,7 @@ class _Run:
             "t0_monotonic_ns": end.t0_ns,
             "late_bodies": end.late_bodies,
             "exact_timer": end.exact_timer,
+            "workers": self._prepared.workers,
         }
 
 

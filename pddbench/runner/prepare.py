@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -12,6 +13,7 @@ from pddbench.deploy.profiles import PROFILES, Profile
 from pddbench.errors import InputError
 from pddbench.replay.exchange import Target, endpoint_url
 from pddbench.replay.headers import request_headers
+from pddbench.replay.split import share_of_places, usable_workers
 from pddbench.runner.order import cache_domain, palindromic
 from pddbench.trace.model import Trace
 from pddbench.workload.experiment import Arm, Experiment
@@ -72,6 +74,11 @@ class Prepared:
     def order(self) -> list[tuple[str, int]]:
         """(arm, repeat) in order of execution."""
         return palindromic([setup.name for setup in self.arms], self.experiment.workload.repeats)
+
+    @cached_property
+    def workers(self) -> int:
+        """Client processes of each run: those asked for, but no more than there are sessions."""
+        return usable_workers(self.plan, self.experiment.workload.workers)
 
     @property
     def speed(self) -> float:
@@ -138,7 +145,7 @@ def prepare(experiment: Experiment, wan: str = "auto") -> Prepared:
     if link is not None:
         wan_facts["link"] = {name: getattr(link, name) for name in link.__struct_fields__}
         wan_facts["profile"] = link.profile
-    return Prepared(
+    prepared = Prepared(
         experiment=experiment,
         trace=trace,
         trace_sha256=sha256_of(Path(work.trace)),
@@ -147,6 +154,8 @@ def prepare(experiment: Experiment, wan: str = "auto") -> Prepared:
         wan_backend=backend,
         wan=wan_facts,
     )
+    share_of_places(work.max_concurrency, prepared.workers, 0)  # refused here, before traffic
+    return prepared
 
 
 def _setup(arm: Arm, experiment: Experiment, backend: str) -> ArmSetup:

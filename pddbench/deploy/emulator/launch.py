@@ -36,7 +36,7 @@ class _Process:
             stdout=subprocess.PIPE,
             stderr=self._errors,
             start_new_session=True,  # a Ctrl-C is for pddbench, which then ends its processes itself
-            env=_environment(),
+            env=environment(),
         )
 
     @property
@@ -98,7 +98,7 @@ def _name(role: str) -> str:
     return {"router": "router", "a": "cluster A", "b": "cluster B"}[role]
 
 
-def _environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
     """The parent's, with the package importable as here."""
     from pddbench import __file__ as package
 
