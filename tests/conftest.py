@@ -4,6 +4,10 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("pddbench", deadline=None)  # a busy machine is slow, which is no fault of the code
+settings.load_profile("pddbench")
 
 _CHECKOUT = Path(__file__).resolve().parents[1]
 

@@ -21,7 +21,7 @@ from pddbench.replay import frames
 from pddbench.replay.bodies import AHEAD_NS, BodyStore
 from pddbench.replay.brake import Brake
 from pddbench.replay.exchange import Exchange, Target, Transport
-from pddbench.replay.health import HealthMonitor
+from pddbench.replay.health import HealthMonitor, Vitals
 from pddbench.replay.pace import Deadline, Pacer
 from pddbench.replay.schedule import Schedule, Times
 from pddbench.replay.spool import SpoolWriter
@@ -47,11 +47,15 @@ class Counts:
     done: int = 0
     failed: int = 0
     not_sent: int = 0
+    vitals: Vitals | None = None
 
     @classmethod
     def total(cls, parts: Sequence[Counts]) -> Counts:
-        """The counts of several workers as one."""
-        return cls(*(sum(getattr(part, field.name) for part in parts) for field in fields(cls)))
+        """The counts of several workers as one, with the worst of their vitals."""
+        names = [field.name for field in fields(cls) if field.name != "vitals"]
+        sums = {name: sum(getattr(part, name) for part in parts) for name in names}
+        vitals = [part.vitals for part in parts if part.vitals is not None]
+        return cls(**sums, vitals=Vitals.worst(vitals) if vitals else None)
 
 
 @dataclass
@@ -135,6 +139,7 @@ class _Engine:
         self._over = asyncio.Event()
         self._interrupted = False
         self._fatal: BaseException | None = None
+        self._health: HealthMonitor | None = None
         self._next_root = 0
         self._next_ahead = 0
         self._ticks = 0
@@ -175,17 +180,18 @@ class _Engine:
             return None
         self._over.clear()
         schedule.t0_ns = t0_ns
-        health = None
         if measured:
             self._write(frames.Zero(t0_ns))
-            health = HealthMonitor(self._pacer, lambda: len(self._flying), self._write)
+            self._health = HealthMonitor(
+                self._pacer, lambda: len(self._flying), self._transport.newest_read, self._write
+            )
         self._look_ahead()
         self._arm_root()
         await self._over.wait()
         if self._stopped():
             await self._abort()
-        if health is not None:
-            health.stop()
+        if self._health is not None:
+            self._health.stop()
         return t0_ns
 
     async def _start_ns(self, measured: bool) -> int | None:
@@ -364,6 +370,8 @@ class _Engine:
 
     def _show(self) -> None:
         self._counts.in_flight = len(self._flying)
+        if self._health is not None:
+            self._counts.vitals = self._health.vitals
         if self._job.progress is not None:
             self._job.progress(self._counts)
 

@@ -217,6 +217,7 @@ class _Finisher:
                     "run_delay_ns": sample.run_delay_ns,
                     "rss_bytes": sample.rss_bytes,
                     "in_flight": sample.in_flight,
+                    "kernel_gap_ns": sample.kernel_gap_ns,
                 }
             )
             if len(rows) == ROWS_A_GROUP:

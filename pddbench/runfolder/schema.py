@@ -75,6 +75,7 @@ HEALTH: dict[str, str] = {
     "run_delay_ns": "int64",  # time runnable but not running, over the interval (Linux schedstat)
     "rss_bytes": "int64",
     "in_flight": "int32",
+    "kernel_gap_ns": "list<int64>",  # wall, our own stamp of the newest read minus the kernel's, about every 5 ms
 }
 
 

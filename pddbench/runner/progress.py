@@ -11,6 +11,7 @@ import click
 
 if TYPE_CHECKING:
     from pddbench.replay.engine import Counts
+    from pddbench.replay.health import Vitals
 
 _PLAIN_EVERY_S = 15.0
 
@@ -42,7 +43,16 @@ def make_progress(quiet: bool, runs: int) -> Progress:
 
 def _words(counts: Counts) -> str:
     words = f"{counts.done}/{counts.planned} done, {counts.in_flight} in flight"
-    return words + (f", {counts.failed} failed" if counts.failed else "")
+    words += f", {counts.failed} failed" if counts.failed else ""
+    return words + (f" · {_vitals(counts.vitals)}" if counts.vitals is not None else "")
+
+
+def _vitals(vitals: Vitals) -> str:
+    """Our own health over the last quarter of a second, of several workers the worst."""
+    words = f"loop lag {vitals.loop_lag_ns / 1e6:.1f} ms"
+    words += f", kernel gap {vitals.kernel_gap_ns / 1e6:.1f} ms" if vitals.kernel_gap_ns is not None else ""
+    words += f", CPU {100 * vitals.cpu_share:.0f}%"
+    return words + (f", no core {100 * vitals.waited_share:.0f}%" if vitals.waited_share is not None else "")
 
 
 class _Silent:

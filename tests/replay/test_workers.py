@@ -20,8 +20,8 @@ from replay_streams import last, text
 from pddbench.errors import InputError, WorldError
 from pddbench.replay.engine import Counts, ReplayJob, replay
 from pddbench.replay.exchange import Target
-from pddbench.replay.spool import SpoolWriter
 from pddbench.replay.split import share_of_places, share_of_rate, split_sessions, usable_workers
+from pddbench.replay.spool import SpoolWriter
 from pddbench.runfolder import finish
 from pddbench.runfolder.recover import recover
 from pddbench.runner.worker import WorkerJob
@@ -233,7 +233,7 @@ def test_how_a_plan_is_split():
     """Without it a session could be torn apart, a worker idle, or the brakes of all together exceed those asked for."""
     the_plan = sessions(7, turns=3)
     parts = split_sessions(the_plan, 3)
-    assert sorted(sum(parts, [])) == list(range(len(the_plan.requests)))
+    assert sorted(i for part in parts for i in part) == list(range(len(the_plan.requests)))
     owner = {i: k for k, part in enumerate(parts) for i in part}
     for one in the_plan.requests:
         assert all(owner[parent] == owner[one.index] for parent in one.parents)
