@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from pddbench.deploy.emulator.launch import LaunchStopped
 from pddbench.errors import PddbenchError
 from pddbench.replay.split import share_of_places, share_of_rate
 from pddbench.runner import manifest
@@ -15,7 +16,7 @@ from pddbench.runner.order import arm_salts
 from pddbench.runner.preflight import preflight, target_of
 from pddbench.runner.prepare import ArmSetup, Prepared
 from pddbench.runner.progress import Progress, make_progress
-from pddbench.runner.signals import Stop, catching
+from pddbench.runner.signals import Stop
 from pddbench.runner.writer import settings_of, writer_of
 
 if TYPE_CHECKING:
@@ -27,44 +28,44 @@ T = TypeVar("T")
 
 
 def execute(
-    prepared: Prepared, folder: Path, facts: dict[str, Any], salts: dict[int, str], *, quiet: bool
-) -> int | None:
-    """Run every arm and repeat; returns the signal's exit code if one stopped it. Keeps `facts` (the manifest) up."""
+    prepared: Prepared, folder: Path, facts: dict[str, Any], salts: dict[int, str], stop: Stop, *, quiet: bool
+) -> None:
+    """Run every arm and repeat until `stop`. Keeps `facts` (the manifest) up."""
     from pddbench.runfolder.finish import clear, save_plan
 
     for repeat in salts:
         save_plan(folder, repeat, prepared.plan)
     setups = {setup.name: setup for setup in prepared.arms}
-    with catching() as stop:
-        try:
-            _preflight_external(prepared, folder, facts, stop)
-            with make_progress(quiet, len(prepared.order)) as progress:
-                for arm, repeat in prepared.order:
-                    if stop.number is not None:
-                        break
-                    progress.begin(arm, repeat)
-                    salt = arm_salts(prepared.experiment.arm, salts[repeat])[arm]
-                    _Run(prepared, setups[arm], repeat, salt, folder, facts, progress, stop).go()
-        except PddbenchError:
-            facts["partial"] = True
-            facts["finished_utc"] = manifest.utc_now()
-            manifest.write(folder, facts)
-            raise
-        clear(folder)
-        if stop.number is not None:
-            facts["partial"], facts["signal"] = True, stop.number
-        return stop.exit_code
+    try:
+        _preflight_external(prepared, folder, facts, stop)
+        with make_progress(quiet, len(prepared.order)) as progress:
+            for arm, repeat in prepared.order:
+                if stop.number is not None:
+                    break
+                progress.begin(arm, repeat)
+                salt = arm_salts(prepared.experiment.arm, salts[repeat])[arm]
+                run = _Run(prepared, setups[arm], repeat, salt, folder, facts, progress, stop)
+                with suppress(LaunchStopped):
+                    run.go()
+    except PddbenchError:
+        facts["partial"] = True
+        facts["finished_utc"] = manifest.utc_now()
+        manifest.write(folder, facts)
+        raise
+    clear(folder)
+    if stop.number is not None:
+        facts["partial"], facts["signal"] = True, stop.number
 
 
 def execute_simulated(
-    prepared: Prepared, folder: Path, facts: dict[str, Any], salts: dict[int, str], *, quiet: bool
-) -> int | None:
-    """Every arm and repeat in virtual time; returns the signal's exit code if one stopped it between two of them."""
+    prepared: Prepared, folder: Path, facts: dict[str, Any], salts: dict[int, str], stop: Stop, *, quiet: bool
+) -> None:
+    """Every arm and repeat in virtual time, until `stop` between two of them."""
     from pddbench.runfolder.finish import clear, save_plan
     from pddbench.runner.simulate import spool_arm
 
     setups = {setup.name: setup for setup in prepared.arms}
-    with catching() as stop, make_progress(quiet, len(prepared.order)) as progress:
+    with make_progress(quiet, len(prepared.order)) as progress:
         for arm, repeat in prepared.order:
             if stop.number is not None:
                 facts["partial"], facts["signal"] = True, stop.number
@@ -78,7 +79,6 @@ def execute_simulated(
             facts["runs"].append({"arm": arm, "repeat": repeat, "status": "complete"})
             manifest.write(folder, facts)
         clear(folder)
-        return stop.exit_code
 
 
 def in_loop(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
@@ -144,7 +144,7 @@ class _Run:
         from pddbench.runfolder.finish import finish_arm, save_arm, spool_paths
 
         setup = self._setup
-        with _serving(setup) as (url, deployment):
+        with _serving(setup, self._stop) as (url, deployment):
             if deployment is not None:
                 _preflight(setup, url, self._folder, self._facts, self._stop)
             if self._stop.number is not None:
@@ -253,15 +253,16 @@ class _Run:
 
 
 @contextmanager
-def _serving(setup: ArmSetup) -> Iterator[tuple[str, Deployment | None]]:
-    """The arm's URL; an emulated arm is up for as long as the context lasts."""
+def _serving(setup: ArmSetup, stop: Stop) -> Iterator[tuple[str, Deployment | None]]:
+    """The arm's URL; an emulated arm is up for as long as the context lasts. A signal ends its launch at once, and
+    raises `LaunchStopped`."""  # fmt: skip
     if setup.spec is None:
         yield str(setup.url), None
         return
     from pddbench.deploy.emulator.launch import launch
 
     endpoint = "/v1/chat/completions" if setup.chat else "/v1/completions"
-    with launch(setup.spec) as deployment:
+    with launch(setup.spec, lambda: stop.number is not None) as deployment:
         yield deployment.url + endpoint, deployment
 
 
