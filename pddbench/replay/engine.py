@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
+from itertools import filterfalse
 from typing import Literal
 
 from pddbench.errors import WorldError
@@ -23,12 +24,12 @@ from pddbench.replay.brake import Brake
 from pddbench.replay.exchange import Exchange, Target, Transport
 from pddbench.replay.health import HealthMonitor, Vitals
 from pddbench.replay.pace import Deadline, Pacer
-from pddbench.replay.schedule import Schedule, Times
+from pddbench.replay.schedule import Schedule, Times, phases
 from pddbench.replay.spool import SpoolWriter
 from pddbench.replay.stream import Facts, RawRead, interpret
 from pddbench.replay.transport import make_transport
 from pddbench.timeliness import ask_for_short_slices
-from pddbench.workload.plan import BEFORE_START, Plan
+from pddbench.workload.plan import Plan
 
 LEAD_NS = 50_000_000  # from the choice of t0 to t0: what is due at once is then not late
 SWITCH_S = 0.0002  # the loop waits that long for a thread that encodes a body or writes the spool
@@ -126,10 +127,10 @@ class _Engine:
         self._bodies = BodyStore(job.bodies)
         self._brake = Brake(job.target.max_start_rate, job.target.max_concurrency)
         self._transport = (job.transport or make_transport)(job.target)
-        part = range(len(job.plan.requests)) if job.part is None else job.part
-        self._counts = Counts(planned=len(part))
+        self._part = range(len(job.plan.requests)) if job.part is None else job.part
+        self._counts = Counts(planned=len(self._part))
         self._schedule = Schedule(job.plan, (), job.speed)
-        self._open: set[int] = set(part)
+        self._recorded_already = bytearray(len(job.plan.requests))
         self._left = 0
         self._waiting: dict[int, tuple[Times, Deadline]] = {}
         self._flying: dict[int, Exchange] = {}
@@ -146,10 +147,7 @@ class _Engine:
 
     async def run(self) -> ReplayEnd:
         """Warm up, measure, record the rest."""
-        requests = self._plan.requests
-        part = sorted(self._open)
-        warmup = [index for index in part if requests[index].kind in BEFORE_START]
-        measure = [index for index in part if requests[index].kind not in BEFORE_START]
+        warmup, measure = phases(self._plan, self._part)
         watch = self._loop.create_task(self._watch_stop())
         t0_ns, exact_timer = None, self._pacer.exact
         ask_for_short_slices()
@@ -170,7 +168,7 @@ class _Engine:
 
     async def _phase(self, indices: Sequence[int], measured: bool = False) -> int | None:
         """Send these requests and wait for the last to end; returns the phase's zero (None: it never began)."""
-        if not indices:
+        if not len(indices):
             return None
         self._schedule = schedule = Schedule(self._plan, indices, self._job.speed)
         self._left, self._next_root, self._next_ahead = len(indices), 0, 0
@@ -326,7 +324,7 @@ class _Engine:
     # --- recording
 
     def _recorded(self, index: int) -> None:
-        self._open.discard(index)
+        self._recorded_already[index] = True
         self._left -= 1
         if self._left == 0:
             self._over.set()
@@ -344,7 +342,7 @@ class _Engine:
     def _record_rest(self) -> None:
         """Everything that is still open was not sent."""
         if self._fatal is None:
-            for index in sorted(self._open):
+            for index in filterfalse(self._recorded_already.__getitem__, self._part):
                 self._not_sent(index, "interrupted" if self._interrupted else "run_ended")
 
     def _flush(self, exchange: Exchange) -> None:

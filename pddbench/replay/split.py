@@ -2,39 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pddbench.errors import InputError
 from pddbench.workload.plan import BEFORE_START, Plan
+from pddbench.workload.requests import as_columns
 
 
-def split_sessions(plan: Plan, workers: int) -> list[list[int]]:
+def split_sessions(plan: Plan, workers: int) -> list[Sequence[int]]:
     """The requests of each worker, ascending. By start, each session goes to who has the fewest output tokens so far.
 
     What is sent before the start (warm-ups, primes) is split apart from the rest in the same way.
     """
-    starts: dict[tuple[bool, str], int] = {}
-    tokens: dict[tuple[bool, str], int] = {}
-    for request in plan.requests:
-        session = request.kind in BEFORE_START, request.session_id
-        start_ns = request.start_ns if request.start_ns is not None else starts.get(session, 0)
-        starts[session] = min(starts.get(session, start_ns), start_ns)
-        tokens[session] = tokens.get(session, 0) + request.output_tokens
-    owner: dict[tuple[bool, str], int] = {}
-    loads = {True: [0] * workers, False: [0] * workers}
-    for session in sorted(starts, key=starts.__getitem__):
-        load = loads[session[0]]
-        owner[session] = least = load.index(min(load))
-        load[least] += tokens[session]
-    parts: list[list[int]] = [[] for _ in range(workers)]
-    for request in plan.requests:
-        parts[owner[request.kind in BEFORE_START, request.session_id]].append(request.index)
-    return parts
+    import numpy as np
+
+    requests = as_columns(plan.requests)
+    session = 2 * requests.ints("session") + requests.is_one_of("kind", BEFORE_START)
+    n = int(session.max(initial=-1)) + 1
+    starts = np.full(n, np.iinfo(np.int64).max)
+    given = requests.ints("start_ns")
+    np.minimum.at(starts, session[given >= 0], given[given >= 0])
+    tokens = np.bincount(session, weights=requests.ints("output_tokens"), minlength=n).astype(np.int64).tolist()
+    owner, loads = [0] * n, ([0] * workers, [0] * workers)
+    for one in np.argsort(starts, kind="stable").tolist():
+        load = loads[one % 2]
+        owner[one] = least = load.index(min(load))
+        load[least] += tokens[one]
+    owners = np.array(owner, dtype=np.int32)[session]
+    return [np.flatnonzero(owners == worker).data for worker in range(workers)]
 
 
 def usable_workers(plan: Plan, asked: int) -> int:
     """As many workers as there are measured sessions, at most those asked for."""
     if asked == 1:
         return 1
-    return min(asked, len({request.session_id for request in plan.requests if request.kind not in BEFORE_START}))
+    requests = as_columns(plan.requests)
+    measured = ~requests.is_one_of("kind", BEFORE_START)
+    return min(asked, len(set(requests.ints("session")[measured].tolist())))
 
 
 def share_of_rate(rate: float | None, workers: int) -> float | None:

@@ -11,6 +11,7 @@ import msgspec
 
 from pddbench.errors import WorldError
 from pddbench.workload.plan import Plan
+from pddbench.workload.requests import Requests, as_columns
 
 T = TypeVar("T")
 _SPOOL = re.compile(r"([a-z0-9_-]+)\.([0-9]+)(?:\.w[0-9]+)?")
@@ -42,13 +43,28 @@ def spool_paths(folder: Path, arm: str, repeat: int) -> list[tuple[int, Path]]:
 
 def save_plan(folder: Path, repeat: int, plan: Plan) -> None:
     """Keep the plan of a repeat next to its spools."""
-    _write(folder / "spool" / f"plan.{repeat}.msgpack", msgspec.msgpack.encode(plan))
+    path = _plan_path(folder, repeat)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_suffix(".tmp")
+    about = {name: getattr(plan, name) for name in plan.__struct_fields__ if name != "requests"}
+    as_columns(plan.requests).save(temporary, about)
+    temporary.replace(path)
 
 
 def load_plan(folder: Path, repeat: int) -> Plan:
-    """The plan of a repeat. Raises `WorldError` when it was not saved."""
-    path = folder / "spool" / f"plan.{repeat}.msgpack"
-    return _read(path, msgspec.msgpack.Decoder(Plan))
+    """The plan of a repeat, its requests mapped from the file. Raises `WorldError` when it was not saved."""
+    path = _plan_path(folder, repeat)
+    try:
+        requests, about = Requests.load(path)
+        return Plan(requests, **about)
+    except OSError as error:
+        raise _unreadable(path, error) from None
+    except (ValueError, TypeError, LookupError, msgspec.MsgspecError) as error:
+        raise _damaged(path, error) from None
+
+
+def _plan_path(folder: Path, repeat: int) -> Path:
+    return folder / "spool" / f"plan.{repeat}.bin"
 
 
 def save_arm(folder: Path, arm: str, repeat: int, speed: float, block_tokens: int | None) -> None:
@@ -93,10 +109,18 @@ def _write(path: Path, data: bytes) -> None:
     temporary.replace(path)
 
 
-def _read(path: Path, decoder: msgspec.msgpack.Decoder[T] | msgspec.json.Decoder[T]) -> T:
+def _read(path: Path, decoder: msgspec.json.Decoder[T]) -> T:
     try:
         return decoder.decode(path.read_bytes())
     except OSError as error:
-        raise WorldError(f"cannot read {path}: {error.strerror}; this run cannot be finished without it") from None
+        raise _unreadable(path, error) from None
     except msgspec.MsgspecError as error:
-        raise WorldError(f"{path} is damaged ({error}); this run cannot be finished without it") from None
+        raise _damaged(path, error) from None
+
+
+def _unreadable(path: Path, error: OSError) -> WorldError:
+    return WorldError(f"cannot read {path}: {error.strerror}; this run cannot be finished without it")
+
+
+def _damaged(path: Path, error: Exception) -> WorldError:
+    return WorldError(f"{path} is damaged ({error}); this run cannot be finished without it")

@@ -19,11 +19,17 @@ from pddbench.trace.model import Trace
 from pddbench.workload.experiment import Arm, Experiment
 from pddbench.workload.load import arm_speed
 from pddbench.workload.plan import Plan, make_plan, planned_duration_s
+from pddbench.workload.requests import as_columns
 from pddbench.workload.tokenizer import single_token_words
 from pddbench.workload.words import WORDS
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
     from pddbench.deploy.emulator.spec import EmulatorSpec
+
+    Ints = npt.NDArray[np.int64]
 
 _OURS = {"stream", "prompt", "messages", "model", "n", "max_tokens", "max_completion_tokens", "min_tokens"}
 _LOOPBACK = ("localhost", "::1")
@@ -60,10 +66,11 @@ class ArmSetup:
 
 @dataclass
 class Prepared:
-    """An experiment ready to run: what will be sent to whom, in which order."""
+    """An experiment ready to run: what will be sent to whom, in which order. `trace` keeps only its header."""
 
     experiment: Experiment
     trace: Trace
+    trace_requests: int
     trace_sha256: str
     plan: Plan
     arms: list[ArmSetup]
@@ -87,11 +94,9 @@ class Prepared:
 
     def tokens(self) -> tuple[int, int]:
         """Input and output tokens of one arm over all repeats."""
-        repeats = self.experiment.workload.repeats
-        return (
-            sum(request.input_tokens for request in self.plan.requests) * repeats,
-            sum(request.output_tokens for request in self.plan.requests) * repeats,
-        )
+        repeats, requests = self.experiment.workload.repeats, as_columns(self.plan.requests)
+        tokens_in, tokens_out = (int(requests.ints(name).sum()) for name in ("input_tokens", "output_tokens"))
+        return tokens_in * repeats, tokens_out * repeats
 
     def cost(self) -> float | None:
         """What the endpoints with known token prices will charge for all repeats; None without any price."""
@@ -147,7 +152,8 @@ def prepare(experiment: Experiment, wan: str = "auto") -> Prepared:
         wan_facts["profile"] = link.profile
     prepared = Prepared(
         experiment=experiment,
-        trace=trace,
+        trace=Trace(trace.header, []),  # its rows are in the plan: a million of them need not be kept twice
+        trace_requests=len(trace.rows),
         trace_sha256=sha256_of(Path(work.trace)),
         plan=plan,
         arms=[_setup(arm, experiment, backend) for arm in experiment.arm],
@@ -194,10 +200,35 @@ def _check_credentials(arm: Arm) -> None:
     request_headers(Target(url=str(arm.base_url), headers=arm.headers, api_key_env=arm.api_key_env))
 
 
-def hit_histogram(plan: Plan, edges: Sequence[float]) -> list[int]:
-    """Planned requests in each bucket of planned hit rate (`edges` as shares; the last bucket is closed)."""
-    import numpy as np
+@dataclass(frozen=True)
+class Measured:
+    """Columns of the planned requests of phase `measure`; int64, shape (n,) each. `sessions` is their number."""
 
-    rates = np.array([r.cached_tokens_planned / r.input_tokens for r in plan.measured])
-    counts, _ = np.histogram(rates, np.asarray(edges))
-    return [int(n) for n in counts]
+    input_tokens: Ints
+    output_tokens: Ints
+    cached_tokens_planned: Ints
+    sessions: int
+
+    @classmethod
+    def of(cls, plan: Plan) -> Measured:
+        """Those of a plan."""
+        requests = as_columns(plan.requests)
+        rows = requests.is_one_of("phase", ("measure",))
+        return cls(
+            requests.ints("input_tokens")[rows],
+            requests.ints("output_tokens")[rows],
+            requests.ints("cached_tokens_planned")[rows],
+            len(set(requests.ints("session")[rows].tolist())),
+        )
+
+    @property
+    def hit_rates(self) -> npt.NDArray[np.float64]:
+        """Planned hit of each, as a share of its input."""
+        return self.cached_tokens_planned / self.input_tokens
+
+    def hit_histogram(self, edges: Sequence[float]) -> list[int]:
+        """How many are in each bucket of planned hit rate (`edges` as shares; the last bucket is closed)."""
+        import numpy as np
+
+        counts, _ = np.histogram(self.hit_rates, np.asarray(edges))
+        return [int(n) for n in counts]

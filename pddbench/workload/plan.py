@@ -9,38 +9,17 @@ from collections.abc import Sequence
 import msgspec
 
 from pddbench.errors import InputError
-from pddbench.trace.contexts import Segment, contexts, cut
+from pddbench.trace.contexts import Segment
 from pddbench.trace.model import Row, Trace
 from pddbench.workload.arrival import session_starts_s
 from pddbench.workload.experiment import Workload
+from pddbench.workload.paths import Paths
+from pddbench.workload.requests import PlannedRequest, Requests, as_columns
+
+__all__ = ["BEFORE_START", "NS", "Plan", "PlannedRequest", "make_plan", "planned_duration_s", "request_sha256"]
 
 NS = 1_000_000_000
 BEFORE_START = ("warmup", "prime")  # kinds of requests that are sent, and have ended, before t0
-
-
-class PlannedRequest(msgspec.Struct, frozen=True):
-    """One request to send. Times are nanoseconds of experiment time from t0; indices point into `Plan.requests`.
-
-    `start_ns` is the scheduled start of a root (of every request with `timing = "trace"`), `gap_ns` the wait after
-    the last parent's end. `cached_tokens_planned` is the hit of an infinite prefix cache on the `prompt` basis,
-    capped at `input_tokens - 1`, not yet floored to any engine's block.
-    """
-
-    index: int
-    request_id: str
-    session_id: str
-    turn: int
-    kind: str
-    phase: str  # warmup | measure
-    parents: tuple[int, ...]
-    start_ns: int | None
-    gap_ns: int
-    prefix_of: int  # -1: none
-    prefix_tokens: int
-    input_tokens: int
-    output_tokens: int
-    cached_tokens_planned: int
-    plan_sha256: str
 
 
 class Plan(msgspec.Struct):
@@ -49,7 +28,7 @@ class Plan(msgspec.Struct):
     Warm-up requests, if any, come last (they share no prefix with the measured ones) and are sent first.
     """
 
-    requests: list[PlannedRequest]
+    requests: Sequence[PlannedRequest]
     timing: str
     sha256: str
     counts: dict[str, int] = msgspec.field(default_factory=dict)
@@ -74,8 +53,9 @@ def make_plan(trace: Trace, work: Workload) -> Plan:
     starts = _start_times_ns(rows, work, notes)
     index_of = {row.request_id: i for i, row in enumerate(rows)}
     ids = [row.request_id for row in rows]
-    requests = []
-    for i, (row, path) in enumerate(zip(rows, contexts(rows, donors), strict=True)):
+    paths = Paths(donors, [row.prefix_tokens for row in rows])
+    requests = Requests()
+    for i, row in enumerate(rows):
         output = max(1, row.output_tokens)
         counts["clamped_outputs"] += output != row.output_tokens
         requests.append(
@@ -94,19 +74,22 @@ def make_plan(trace: Trace, work: Workload) -> Plan:
                 input_tokens=row.input_tokens,
                 output_tokens=output,
                 cached_tokens_planned=min(int(hits[i]), row.input_tokens - 1),
-                plan_sha256=request_sha256(cut(path, row.input_tokens), ids, output),
+                plan_sha256=request_sha256(paths.of(i, row.input_tokens), ids, output),
             )
         )
     measured = len(requests)
     if work.cache == "steady":
-        requests = _steady(requests, work.warmup_sessions)
+        requests = Requests(_steady(requests, work.warmup_sessions))
     if work.cache == "primed":
-        requests = _primed(requests)
+        requests = Requests(_primed(requests))
         counts["primes"] = len(requests) - measured
-    requests += _warmups(requests, work)
+    for request in _warmups(requests, work):
+        requests.append(request)
     counts["warmups"] = len(requests) - measured - counts["primes"]
-    digest = hashlib.sha256("".join(request.plan_sha256 for request in requests).encode()).hexdigest()
-    return Plan(requests, work.timing, digest, {k: v for k, v in counts.items() if v}, notes)
+    digest = hashlib.sha256()
+    for request in requests:
+        digest.update(request.plan_sha256.encode())
+    return Plan(requests.sealed(), work.timing, digest.hexdigest(), {k: v for k, v in counts.items() if v}, notes)
 
 
 def _limited(rows: list[Row], limit: int | None, notes: list[str]) -> list[Row]:
@@ -177,7 +160,7 @@ def request_sha256(prompt: Sequence[Segment], ids: Sequence[str], output_tokens:
     return hashlib.sha256("\n".join([*parts, str(output_tokens)]).encode()).hexdigest()
 
 
-def _steady(requests: list[PlannedRequest], sessions: int) -> list[PlannedRequest]:
+def _steady(requests: Sequence[PlannedRequest], sessions: int) -> list[PlannedRequest]:
     """The first `sessions` sessions, by their start, are not measured: they bring the caches into their state."""
     order: dict[str, int] = {}
     for request in sorted(requests, key=lambda r: (r.start_ns is None, r.start_ns or 0)):
@@ -190,7 +173,7 @@ def _steady(requests: list[PlannedRequest], sessions: int) -> list[PlannedReques
     ]
 
 
-def _primed(requests: list[PlannedRequest]) -> list[PlannedRequest]:
+def _primed(requests: Sequence[PlannedRequest]) -> list[PlannedRequest]:
     """What sessions share with one another, sent once before the start: the longest shared part of each such donor.
 
     The planned hits follow: everything primed is there from the first request on.
@@ -223,7 +206,7 @@ def _primed(requests: list[PlannedRequest]) -> list[PlannedRequest]:
         )
         for n, (donor, tokens) in enumerate(shared.items())
     ]
-    everything = requests + primes
+    everything = [*requests, *primes]
     turn_ns = [*range(len(requests)), *range(-len(primes), 0)]  # primes are asked for, and answered, first
     hits = possible_hits(everything, [request.prefix_of for request in everything], turn_ns, turn_ns)
     return [
@@ -232,7 +215,7 @@ def _primed(requests: list[PlannedRequest]) -> list[PlannedRequest]:
     ]
 
 
-def _warmups(requests: list[PlannedRequest], work: Workload) -> list[PlannedRequest]:
+def _warmups(requests: Sequence[PlannedRequest], work: Workload) -> list[PlannedRequest]:
     """`work.warmups` requests of the lengths of the first ones, in tokens of their own: they warm code, not caches."""
     out = []
     for n in range(work.warmups):
@@ -262,11 +245,10 @@ def _warmups(requests: list[PlannedRequest], work: Workload) -> list[PlannedRequ
 
 def planned_duration_s(plan: Plan) -> float:
     """Experiment seconds the plan takes at least: starts and think times, without any service time."""
-    ends_ns: list[int] = []
-    for request in plan.requests:
-        if request.phase == "warmup":
-            continue
-        ready = max((ends_ns[parent] for parent in request.parents), default=0)
-        scheduled = request.start_ns if request.start_ns is not None else ready + request.gap_ns
-        ends_ns.append(max(scheduled, ready))
+    requests = as_columns(plan.requests)
+    ends_ns = [0] * len(requests)
+    for i in (~requests.is_one_of("phase", ("warmup",))).nonzero()[0].tolist():
+        start_ns = requests.start_ns(i)
+        ready = max([ends_ns[parent] for parent in requests.parents(i)], default=0)
+        ends_ns[i] = max(ready + requests.gap_ns(i) if start_ns is None else start_ns, ready)
     return max(ends_ns, default=0) / NS

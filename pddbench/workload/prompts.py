@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from pddbench.trace.contexts import Segment, contexts, cut
+from pddbench.trace.contexts import Segment
+from pddbench.workload.paths import Paths
 from pddbench.workload.plan import Plan
+from pddbench.workload.requests import as_columns
 from pddbench.workload.words import WORDS
 
 if TYPE_CHECKING:
@@ -42,11 +44,8 @@ class PromptBook:
         self._requests = plan.requests
         self._salt = salt
         self._low, self._high = token_id_range
-        donors = [request.prefix_of for request in plan.requests]
-        self._paths = [
-            cut(path, request.input_tokens)
-            for request, path in zip(plan.requests, contexts(plan.requests, donors), strict=True)
-        ]
+        columns = as_columns(plan.requests)
+        self._paths = Paths(columns.ints("prefix_of").data, columns.ints("prefix_tokens").data)
         self._own: OrderedDict[int, Ids] = OrderedDict()
         self._kept_tokens = 0
 
@@ -54,7 +53,10 @@ class PromptBook:
         """The prompt of request `index`: int32, shape (input_tokens,)."""
         import numpy as np
 
-        return np.concatenate([self._piece(segment) for segment in self._paths[index]])
+        return np.concatenate([self._piece(segment) for segment in self._path(index)])
+
+    def _path(self, index: int) -> list[Segment]:
+        return self._paths.of(index, self._requests[index].input_tokens)
 
     def _piece(self, segment: Segment) -> Ids:
         """A segment's ids, cut out of its owner's fresh tokens."""
@@ -62,8 +64,7 @@ class PromptBook:
         return self._own_ids(segment.owner)[segment.start - offset : segment.end - offset]
 
     def _first_own(self, owner: int) -> int:
-        request = self._requests[owner]
-        return request.prefix_tokens if request.prefix_of >= 0 else 0
+        return self._paths.first_own(owner)
 
     def _own_ids(self, owner: int) -> Ids:
         """All fresh tokens of a row (rest of the prompt, then its recorded reply), drawn once while kept."""

@@ -224,8 +224,8 @@ async def test_a_parent_that_is_killed(tmp_path):
 async def test_bad_news_of_a_worker_is_a_sentence(tmp_path):
     """Without it a worker without a plan, or on a full disk, would be a traceback or a hang."""
     folder = folder_of(tmp_path, sessions(2))
-    (folder / "spool" / "plan.1.msgpack").unlink()
-    with pytest.raises(WorldError, match=r"cannot read .*plan\.1\.msgpack"):
+    (folder / "spool" / "plan.1.bin").unlink()
+    with pytest.raises(WorldError, match=r"cannot read .*plan\.1\.bin"):
         await replay_by_workers(jobs(folder, "http://127.0.0.1:9/", 2), lambda counts: None, asyncio.Event())
 
 
