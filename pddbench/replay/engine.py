@@ -13,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from itertools import filterfalse
 from typing import Literal
 
@@ -21,8 +21,9 @@ from pddbench.errors import WorldError
 from pddbench.replay import frames
 from pddbench.replay.bodies import AHEAD_NS, BodyStore
 from pddbench.replay.brake import Brake
+from pddbench.replay.counts import Counts
 from pddbench.replay.exchange import Exchange, Target, Transport
-from pddbench.replay.health import HealthMonitor, Vitals
+from pddbench.replay.health import HealthMonitor
 from pddbench.replay.pace import Deadline, Pacer
 from pddbench.replay.schedule import Schedule, Times, phases
 from pddbench.replay.spool import SpoolWriter
@@ -36,27 +37,6 @@ SWITCH_S = 0.0002  # the loop waits that long for a thread that encodes a body o
 FIRST_BODIES = 1000
 FLUSH_NS = 10_000_000
 FLUSH_PARTS = 50  # a part of the streams every 10 ms: each of them twice a second
-
-
-@dataclass
-class Counts:
-    """How far a run is. `failed` are those that ended without a 2xx answer read to its end."""
-
-    planned: int = 0
-    sent: int = 0
-    in_flight: int = 0
-    done: int = 0
-    failed: int = 0
-    not_sent: int = 0
-    vitals: Vitals | None = None
-
-    @classmethod
-    def total(cls, parts: Sequence[Counts]) -> Counts:
-        """The counts of several workers as one, with the worst of their vitals."""
-        names = [field.name for field in fields(cls) if field.name != "vitals"]
-        sums = {name: sum(getattr(part, name) for part in parts) for name in names}
-        vitals = [part.vitals for part in parts if part.vitals is not None]
-        return cls(**sums, vitals=Vitals.worst(vitals) if vitals else None)
 
 
 @dataclass

@@ -111,6 +111,7 @@ def _calibrated(calibration: dict[str, Any] | None) -> str:
     return (
         f"host calibrated: TTFT error P99 {calibration['ttft_error_p99_ms']:.2g} ms, sending "
         f"{calibration['drift_p99_ms']:.2g} ms up to {calibration['events_s']:,} events/s"
+        + (f" with {workers} workers" if (workers := calibration.get("workers", 1)) > 1 else "")
     )
 
 

@@ -99,7 +99,9 @@ def instrument_doubt(prepared: Prepared) -> str | None:
 
     measured = Measured.of(prepared.plan)
     tokens = int(measured.output_tokens.sum())
-    return warning(tokens, len(measured.output_tokens), prepared.duration_s() / max(1, len(prepared.order)))
+    return warning(
+        tokens, len(measured.output_tokens), prepared.duration_s() / max(1, len(prepared.order)), prepared.workers
+    )
 
 
 def _where(setup: ArmSetup) -> str:

@@ -82,7 +82,8 @@ def build(prepared: Prepared, salts: dict[int, str]) -> dict[str, Any]:
         "git": host.git_state(Path(__file__).parent),
         "partial": False,
         "signal": None,
-        "calibration": calibration.quoted(),
+        "calibration": calibration.quoted(prepared.workers),
+        "workers": prepared.workers,
         "runs": [],
     }
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import click
 
 if TYPE_CHECKING:
-    from pddbench.replay.engine import Counts
+    from pddbench.replay.counts import Counts
     from pddbench.replay.health import Vitals
 
 _PLAIN_EVERY_S = 15.0

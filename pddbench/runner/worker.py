@@ -15,7 +15,8 @@ from typing import Literal
 import msgspec
 
 from pddbench.errors import InputError, PddbenchError
-from pddbench.replay.engine import Counts, ReplayEnd, ReplayJob, replay
+from pddbench.replay.counts import Counts
+from pddbench.replay.engine import ReplayEnd, ReplayJob, replay
 from pddbench.replay.exchange import Target
 from pddbench.replay.split import split_sessions
 from pddbench.replay.spool import SpoolWriter

@@ -16,7 +16,8 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from pddbench.errors import InputError, PddbenchError, WorldError
-from pddbench.replay.engine import Counts, ReplayEnd
+from pddbench.replay.counts import Counts
+from pddbench.replay.engine import ReplayEnd
 from pddbench.runner.worker import Said, WorkerJob
 from pddbench.text import printable
 

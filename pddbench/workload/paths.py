@@ -20,13 +20,15 @@ class Paths:
 
     def of(self, row: int, length: int) -> list[Segment]:
         """The first `length` tokens of a row's context."""
+        donors, prefix = self._donors, self._prefix
         out: list[Segment] = []
         owner, end = row, length
         while end > 0:
-            start = self.first_own(owner)
+            donor = donors[owner]
+            start = prefix[owner] if donor >= 0 else 0
             if end > start:
                 out.append(Segment(owner, start, end))
                 end = start
-            owner = self._donors[owner]
+            owner = donor
         out.reverse()
         return out

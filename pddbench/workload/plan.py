@@ -86,10 +86,7 @@ def make_plan(trace: Trace, work: Workload) -> Plan:
     for request in _warmups(requests, work):
         requests.append(request)
     counts["warmups"] = len(requests) - measured - counts["primes"]
-    digest = hashlib.sha256()
-    for request in requests:
-        digest.update(request.plan_sha256.encode())
-    return Plan(requests.sealed(), work.timing, digest.hexdigest(), {k: v for k, v in counts.items() if v}, notes)
+    return Plan(requests.sealed(), work.timing, requests.sha256(), {k: v for k, v in counts.items() if v}, notes)
 
 
 def _limited(rows: list[Row], limit: int | None, notes: list[str]) -> list[Row]:

@@ -6,9 +6,11 @@ mapped file where it is read back, so that several processes share one copy.
 
 from __future__ import annotations
 
+import hashlib
 import mmap
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
@@ -25,6 +27,8 @@ _INTS: dict[str, Literal["i", "q"]] = {
     **dict.fromkeys(("parents", "prefix_of", "prefix_tokens", "input_tokens", "output_tokens"), "i"),
     "cached_tokens_planned": "i",
 }
+_PLAIN = ("turn", "gap_ns", "prefix_of", "prefix_tokens", "input_tokens", "output_tokens", "cached_tokens_planned")
+_plain_of = attrgetter(*_PLAIN)
 _TEXTS = ("request_id", "session_id", "plan_sha256")
 _ALIGN = 8
 _MAGIC = b"pddbench-plan-1\n"
@@ -75,6 +79,7 @@ class Requests(Sequence[PlannedRequest]):
 
     def __init__(self, requests: Iterable[PlannedRequest] = ()) -> None:
         self._ints: dict[str, Any] = {name: array(code) for name, code in _INTS.items()}
+        self._plain = [self._ints[name] for name in _PLAIN]
         self._texts = {name: _Texts() for name in _TEXTS}
         self._words: list[str] = []  # of kinds and phases
         self._codes: dict[str, int] | None = {}
@@ -88,22 +93,24 @@ class Requests(Sequence[PlannedRequest]):
         if code is None:
             code = self._codes[request.session_id] = len(self._codes)
             self._texts["session_id"].append(request.session_id)
-        ints = self._ints
-        for name in _PLAIN:
-            ints[name].append(getattr(request, name))
+        ints, parents = self._ints, self._ints["parents"]
+        for column, value in zip(self._plain, _plain_of(request), strict=True):
+            column.append(value)
         ints["session"].append(code)
         ints["kind"].append(self._word(request.kind))
         ints["phase"].append(self._word(request.phase))
         ints["start_ns"].append(_NONE if request.start_ns is None else request.start_ns)
-        ints["parents"].extend(request.parents)
-        ints["parent_ends"].append(len(ints["parents"]))
+        parents.extend(request.parents)
+        ints["parent_ends"].append(len(parents))
         self._texts["request_id"].append(request.request_id)
         self._texts["plan_sha256"].append(request.plan_sha256)
 
     def _word(self, word: str) -> int:
-        if word not in self._words:
+        try:
+            return self._words.index(word)
+        except ValueError:
             self._words.append(word)
-        return self._words.index(word)
+            return len(self._words) - 1
 
     def sealed(self) -> Requests:
         """Itself; no more can be appended."""
@@ -142,6 +149,10 @@ class Requests(Sequence[PlannedRequest]):
 
     def __iter__(self) -> Iterator[PlannedRequest]:
         return map(self._one, range(len(self)))
+
+    def sha256(self) -> str:
+        """Of all `plan_sha256`, one after the other: the identity of the plan."""
+        return hashlib.sha256(self._texts["plan_sha256"].data).hexdigest()
 
     # --- columns
 
@@ -219,9 +230,6 @@ class Requests(Sequence[PlannedRequest]):
         out._texts = {name: _Texts(columns[name], columns[f"{name}.ends"].cast("q")) for name in _TEXTS}
         out._words = header["words"]
         return out.sealed(), header["about"]
-
-
-_PLAIN = ("turn", "gap_ns", "prefix_of", "prefix_tokens", "input_tokens", "output_tokens", "cached_tokens_planned")
 
 
 def as_columns(requests: Sequence[PlannedRequest]) -> Requests:

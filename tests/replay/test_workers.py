@@ -18,7 +18,8 @@ from replay_server import stream, truth_server
 from replay_streams import last, text
 
 from pddbench.errors import InputError, WorldError
-from pddbench.replay.engine import Counts, ReplayJob, replay
+from pddbench.replay.counts import Counts
+from pddbench.replay.engine import ReplayJob, replay
 from pddbench.replay.exchange import Target
 from pddbench.replay.split import share_of_places, share_of_rate, split_sessions, usable_workers
 from pddbench.replay.spool import SpoolWriter
