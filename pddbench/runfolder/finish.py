@@ -8,7 +8,6 @@ files are renamed into place, and only after that the spool goes.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +16,7 @@ from pddbench.replay.kernel import KernelClock, on_our_clock
 from pddbench.replay.spool import RequestFrames
 from pddbench.replay.spools import Spools
 from pddbench.replay.stream import Facts, StreamResult, interpret
-from pddbench.runfolder.events import RequestEvents, events_table, events_writer
+from pddbench.runfolder.events import RequestEvents, events_table, events_writer, gaps_of
 from pddbench.runfolder.schema import HEALTH, REQUESTS, SCHEMA_VERSION, arrow_schema
 from pddbench.runfolder.spooled import (
     ArmFacts,
@@ -162,7 +161,7 @@ class _Finisher:
         result = interpret(on_our_clock(frames.reads, clock), _exchange_facts(frames, clock))
         self._times.note(request.index, frames, result)
         self._sent(row, frames, result)
-        event.gaps_us = [self._us(after - before) for before, after in pairwise(result.token_ns)]
+        event.gaps_us = gaps_of(result.token_ns, self._facts.speed)
         event.chunk_tokens, event.stage = result.chunk_tokens, result.stage
         return row, event
 
@@ -198,9 +197,6 @@ class _Finisher:
 
     def _scaled(self, wall_ns: int | None) -> int | None:
         return None if wall_ns is None else round(wall_ns * self._facts.speed)
-
-    def _us(self, wall_ns: int) -> int:
-        return round(wall_ns * self._facts.speed / 1000)
 
     def _health_groups(self) -> Iterator[list[dict[str, Any]]]:
         rows: list[dict[str, Any]] = []
