@@ -6,8 +6,7 @@ The package imports nothing heavy at the top, so that `import pddbench` and `pdd
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+TYPE_CHECKING = False  # as type checkers take it; `typing` itself would cost some milliseconds
 if TYPE_CHECKING:
     from pathlib import Path
 

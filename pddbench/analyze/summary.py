@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from pddbench import __version__, exitcodes
-from pddbench.analyze import counters, hits, registry, trust, trust_timing, window
+from pddbench.analyze import counters, hits, own_lag, registry, trust, trust_timing, window
 from pddbench.analyze.dataset import Dataset
 from pddbench.analyze.finding import Finding
 from pddbench.analyze.intervals import Figure, number
@@ -211,10 +211,13 @@ def _arm(data: Dataset, name: str, part: ArmData) -> ArmSummary:
 
 
 def _error_bar(data: Dataset, arm: str) -> dict[str, float | None]:
-    """Our own lateness while the arm ran, P99: wall seconds, and for the emulator experiment seconds."""
+    """Our own lateness while the arm ran, P99: wall seconds, for the emulator experiment seconds; and the share of the
+    time for which the client was ready and had no core."""  # fmt: skip
     values = {
-        "send_lag_p99_s": trust_timing.send_lag_p99_s(data, arm),
-        "loop_lag_p99_s": trust_timing.loop_lag_p99_s(data, arm),
+        "send_lag_p99_s": own_lag.send_lag_p99_s(data, arm),
+        "loop_lag_p99_s": own_lag.loop_lag_p99_s(data, arm),
+        "kernel_gap_p99_s": own_lag.kernel_gap_p99_s(data, arm),
+        "run_delay_share": own_lag.run_delay_share(data, arm),
         "emulator_late_p99_s": trust_timing.emulator_late_s(data, arm),
     }
     return {name: None if math.isnan(value) else value for name, value in values.items()}

@@ -22,13 +22,16 @@ _HEAD = (
               help="Length of a stream; a load takes three times that.")  # fmt: skip
 @click.option("--max-events", type=click.IntRange(min=500), default=80_000, show_default=True,
               help="Highest load to try, events a second.")  # fmt: skip
+@click.option("--workers", type=click.IntRange(1, 64), default=1, show_default=True,
+              help="Client processes, as of `run --workers`; each with a server of its own.")  # fmt: skip
 @click.option("--no-save", is_flag=True, help="Do not keep the result for later runs.")
 @click.option("--json", "as_json", is_flag=True, help="Print the calibration as JSON.")
-def calibrate(error_ms: float, seconds: float, max_events: int, no_save: bool, as_json: bool) -> int:
+def calibrate(error_ms: float, seconds: float, max_events: int, workers: int, no_save: bool, as_json: bool) -> int:
     """Measure this host's own error against load.
 
     A server of known truth, in a process of its own, stamps every event; the client reads them as in a run. The result
     is kept for this user: reports quote it as the instrument's error bar, and `run` warns when a workload exceeds it.
+    Each number of workers has a calibration of its own.
     """
     import msgspec
 
@@ -39,8 +42,8 @@ def calibrate(error_ms: float, seconds: float, max_events: int, no_save: bool, a
     if not as_json:
         click.echo(_HEAD)
     loads = [load for load in LOADS if load <= max_events]
-    levels = measure(error_ms, seconds, loads, None if as_json else _say)
-    calibration = store.new(levels, error_ms, utc_now())
+    levels = measure(error_ms, seconds, loads, None if as_json else _say, workers)
+    calibration = store.new(levels, error_ms, utc_now(), workers)
     path = None if no_save else store.save(calibration)
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(calibration), indent=2).decode())
@@ -50,7 +53,8 @@ def calibrate(error_ms: float, seconds: float, max_events: int, no_save: bool, a
         click.echo(f"an error of {error_ms:g} ms does not even hold at {levels[0].events_s} events a second here")
     else:
         more = "" if calibration.limit_found else " or more (no load was tried at which it fails)"
-        click.echo(f"an error of {error_ms:g} ms holds up to {best.events_s:,} events a second{more}")
+        several = f" with {workers} workers" if workers > 1 else ""
+        click.echo(f"an error of {error_ms:g} ms holds up to {best.events_s:,} events a second{several}{more}")
     if path is not None:
         click.echo(f"saved to {path}")
     return 0

@@ -55,6 +55,7 @@ def run_options(function: F) -> F:
     """Options of every command that sends load."""
     return options(
         click.option("--out", type=click.Path(path_type=Path), help="Run folder [results/<name>-<UTC>]."),
+        click.option("--workers", type=click.IntRange(1, 256), help="Client processes; sessions stay whole [1]."),
         click.option("--force", is_flag=True, help="Replace an existing run folder."),
         click.option("--dry-run", is_flag=True, help="Show what would be sent, and stop."),
         click.option("--wan", default="auto", show_default=True, help="auto, netem, tun or model."),

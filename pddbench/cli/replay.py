@@ -79,6 +79,7 @@ def _experiment(given: dict[str, Any]) -> ex.Experiment:
         "duration_s": given["duration_s"],
         "warmup_s": given["warmup_s"],
         "history": given["history"],
+        "workers": given["workers"],
         "burstiness": given["burstiness"],
         "max_start_rate": given["max_start_rate"],
         "max_concurrency": given["max_concurrency"],

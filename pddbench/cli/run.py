@@ -22,6 +22,7 @@ _FIELDS = (
     "duration_s",
     "warmup_s",
     "history",
+    "workers",
 )
 
 
@@ -49,6 +50,6 @@ def run(experiment: Path, speed: float | None, **given: Any) -> int:
 def override(experiment: Experiment, given: dict[str, Any]) -> None:
     """Take the workload options out of `given` and put those that were set into the experiment."""
     for name in _FIELDS:
-        value = given.pop(name)
+        value = given.pop(name, None)
         if value is not None:
             setattr(experiment.workload, name, value)

@@ -11,6 +11,7 @@ import msgspec
 from pddbench import __version__
 from pddbench.live.tail import Tail
 from pddbench.live.watch import NS, RATE_WINDOW_NS, Watch
+from pddbench.replay import frames
 
 QUANTILES = (0.5, 0.9, 0.99)
 
@@ -37,6 +38,7 @@ class Board:
         self.number = 0  # of the run that is on, from 1; 0: none yet
         self.began_ns: int | None = None
         self._tails: list[Tail] = []
+        self._measuring: set[int] = set()  # spools read beyond their zero
         self._took_s: list[float] = []
         self._begun_ns = 0
 
@@ -61,9 +63,21 @@ class Board:
         watch = self.current
         if watch is None:
             return
-        for tail in self._tails:
+        for worker, tail in enumerate(self._tails):
             for frame in tail.frames(watch.wants):
-                watch.take(frame)
+                if not self._before_zero(watch, worker, frame):
+                    watch.take(frame, worker)
+
+    def _before_zero(self, watch: Watch, worker: int, frame: Any) -> bool:
+        """Whether it is a warm-up of a worker whose spool is read after another worker's zero (they have one zero)."""
+        if watch.t0_ns is None or worker in self._measuring:
+            self._measuring |= {worker} if isinstance(frame, frames.Zero) else set()
+            return False
+        if isinstance(frame, frames.Zero):
+            self._measuring.add(worker)
+        elif isinstance(frame, frames.Handed):
+            watch.planned -= 1
+        return True
 
     def finish(self, now_ns: int) -> None:
         """The current run is over."""
@@ -75,6 +89,7 @@ class Board:
             watch = self.watches[self.number - 1]
             watch.status = watch.status or "over"
         self._tails.clear()
+        self._measuring.clear()
 
     def left_s(self, now_ns: int) -> float | None:
         """Wall seconds until the last run ends, about: by the plan, by the rate so far, by the runs that ended."""
@@ -117,7 +132,8 @@ class Board:
             "done": watch.done, "failed": watch.failed, "not_sent": watch.not_sent, "in_flight": len(watch.flying),
             "rate_per_s": watch.rate_per_s(now_ns) if on else None, "ttft_s": quantiles,
             "ttft_n": watch.ttft.n, "waiting_s": watch.waiting_s(now_ns) if on else 0.0,
-            "health": lamp, "health_why": why, "cpu_share": watch.cpu_share(), "rss_bytes": watch.rss_bytes,
+            "health": lamp, "health_why": why, "cpu_share": watch.cpu_share(), "rss_bytes": watch.rss_bytes(),
+            "waited_share": watch.waited_share(), "kernel_gap_p99_s": watch.kernel_gap.quantile(0.99),
             "loop_lag_p99_s": watch.loop_lag.quantile(0.99), "send_lag_p99_s": watch.send_lag.quantile(0.99),
         }  # fmt: skip
 

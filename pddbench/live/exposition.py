@@ -51,7 +51,7 @@ def exposition(board: Board, now_ns: int) -> str:
         _family("client_cpu_share", "gauge", "Our process's CPU over 5 s, of a core.",
                 [("", labels, watch.cpu_share()) for labels, watch in own]),
         _family("client_rss_bytes", "gauge", "Our process's resident memory.",
-                [("", labels, watch.rss_bytes) for labels, watch in own]),
+                [("", labels, watch.rss_bytes()) for labels, watch in own]),
         _family("client_healthy", "gauge", "1 while the run's own clock can be believed, else 0.",
                 [("", labels, watch.health()[0] != "bad") for labels, watch in seen]),
     ]  # fmt: skip

@@ -46,10 +46,9 @@ class Watch:
         self.status: str | None = None
         self.errors: deque[str] = deque(maxlen=20)  # not yet shown
         self.flying: dict[int, Flying] = {}
-        self.ttft, self.loop_lag, self.send_lag = Spread(), Spread(), Spread()
+        self.ttft, self.loop_lag, self.send_lag, self.kernel_gap = Spread(), Spread(), Spread(), Spread()
         self.silent_failures = 0  # failed before a first token
-        self.cpu: deque[tuple[int, float]] = deque()
-        self.rss_bytes: int | None = None
+        self.own: dict[int, deque[frames.Health]] = {}  # samples of the last seconds of each of our workers
         self._ends: deque[int] = deque()
         self._clock = KernelClock([])
 
@@ -60,8 +59,8 @@ class Watch:
         one = self.flying.get(index)
         return one is not None and one.parser is not None
 
-    def take(self, frame: Any) -> None:
-        """Note one frame."""
+    def take(self, frame: Any, worker: int = 0) -> None:
+        """Note one frame of a worker's spool."""
         match frame:
             case frames.Reads():
                 self._reads(frame)
@@ -76,7 +75,7 @@ class Watch:
             case frames.NotSent():
                 self.not_sent += 1
             case frames.Health():
-                self._health(frame)
+                self._health(frame, worker)
             case frames.ClockOffset():
                 self._clock = KernelClock([(frame.t_ns, frame.offset_ns)])
             case frames.Opened():
@@ -130,13 +129,15 @@ class Watch:
         said = f"HTTP {one.status}" if one.status is not None and one.status >= 300 else frame.ending
         self.errors.append(said + (f": {printable(frame.error, 120)}" if frame.error else ""))
 
-    def _health(self, frame: frames.Health) -> None:
+    def _health(self, frame: frames.Health, worker: int) -> None:
         for lag_ns in frame.loop_lag_ns:
             self.loop_lag.add(lag_ns / NS)
-        self.rss_bytes = frame.rss_bytes
-        self.cpu.append((frame.t_ns, frame.cpu_share))
-        while self.cpu[0][0] < frame.t_ns - limits.CPU_WINDOW_S * NS:
-            self.cpu.popleft()
+        for gap_ns in frame.kernel_gap_ns:
+            self.kernel_gap.add(gap_ns / NS)
+        own = self.own.setdefault(worker, deque())
+        own.append(frame)
+        while own[0].t_ns < frame.t_ns - limits.CPU_WINDOW_S * NS:
+            own.popleft()
 
     # --- answers
 
@@ -154,8 +155,22 @@ class Watch:
         return max(waits, default=0) * self.speed / NS
 
     def cpu_share(self) -> float | None:
-        """Our process's CPU over the last 5 s, of a core."""
-        return sum(share for _, share in self.cpu) / len(self.cpu) if self.cpu else None
+        """Our process's CPU over the last 5 s, of a core; of several workers the busiest's."""
+        return max((sum(one.cpu_share for one in own) / len(own) for own in self.own.values()), default=None)
+
+    def waited_share(self) -> float | None:
+        """Share of the last 5 s in which our process was ready to run and had no core; of the worst worker."""
+        shares = []
+        for own in self.own.values():
+            took_ns = own[-1].t_ns - own[0].t_ns
+            if took_ns > 0:
+                shares.append(sum(one.run_delay_ns or 0 for one in list(own)[1:]) / took_ns)
+        return max(shares, default=None)
+
+    def rss_bytes(self) -> int | None:
+        """Memory of our process, of several workers of all."""
+        known = [own[-1].rss_bytes for own in self.own.values()]
+        return sum(size for size in known if size is not None) if any(known) else None
 
     def health(self) -> tuple[str, str]:
         """(`good`, `warn` or `bad`, why in words): would this run be believed if it ended now?"""
@@ -171,7 +186,13 @@ class Watch:
         close = [name for name, lag in lags.items() if lag is not None and lag > limit_s / 2]
         if close:
             return "warn", f"{' and '.join(close)} above half of the limit"
-        return "good", "our own clock is on time" if self.loop_lag.n else "no sample yet"
+        if not self.loop_lag.n:
+            return "good", "no sample yet"
+        gap, waited = self.kernel_gap.quantile(0.99), self.waited_share()
+        lags |= {"kernel gap": gap} if gap is not None else {}
+        seen = [f"{name} P99 {1e3 * lag:.1f} ms" for name, lag in lags.items() if lag is not None]
+        seen += [f"without a core {100 * waited:.0f}% of the time"] if waited is not None and waited >= 0.01 else []
+        return "good", "our own clock is on time: " + ", ".join(seen)
 
 
 def _bears_tokens(data: bytes) -> bool:

@@ -57,6 +57,10 @@ class HttpClient:
         """Close all connections."""
         await self._session.close()
 
+    def newest_read(self) -> tuple[int, bytes] | None:
+        """None: the kernel's stamps do not come through TLS and proxies."""
+        return None
+
     async def perform(self, exchange: Exchange, body: bytes, request_id: str) -> None:
         """See `Transport.perform`."""
         stall = StallTimer(exchange, self._target.stall_timeout_s, self._target.request_limit_s)

@@ -11,25 +11,27 @@ import gc
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import filterfalse
 from typing import Literal
 
 from pddbench.errors import WorldError
 from pddbench.replay import frames
 from pddbench.replay.bodies import AHEAD_NS, BodyStore
 from pddbench.replay.brake import Brake
+from pddbench.replay.counts import Counts
 from pddbench.replay.exchange import Exchange, Target, Transport
 from pddbench.replay.health import HealthMonitor
 from pddbench.replay.pace import Deadline, Pacer
-from pddbench.replay.schedule import Schedule, Times
+from pddbench.replay.schedule import Schedule, Times, phases
 from pddbench.replay.spool import SpoolWriter
 from pddbench.replay.stream import Facts, RawRead, StreamResult, interpret
 from pddbench.replay.transport import make_transport
 from pddbench.timeliness import ask_for_short_slices
 from pddbench.workload.history import Replies, Reply
-from pddbench.workload.plan import BEFORE_START, Plan
+from pddbench.workload.plan import Plan
 
 LEAD_NS = 50_000_000  # from the choice of t0 to t0: what is due at once is then not late
 SWITCH_S = 0.0002  # the loop waits that long for a thread that encodes a body or writes the spool
@@ -39,24 +41,14 @@ FLUSH_PARTS = 50  # a part of the streams every 10 ms: each of them twice a seco
 
 
 @dataclass
-class Counts:
-    """How far a run is. `failed` are those that ended without a 2xx answer read to its end."""
-
-    planned: int = 0
-    sent: int = 0
-    in_flight: int = 0
-    done: int = 0
-    failed: int = 0
-    not_sent: int = 0
-
-
-@dataclass
 class ReplayJob:
     """What to send where. `bodies(i)` is the encoded body of request i; `speed` experiment ns a wall ns.
 
     `progress` is called about twice a second. `stop`, once set, ends the run: what is in flight is cancelled, what
     is left is recorded as not sent. `transport` makes the client (default: `transport.make_transport`). `replies`
-    (live history) takes each reply before the requests after it are encoded; `needs_ids`: as token ids.
+    (live history) takes each reply before the requests after it are encoded; `needs_ids`: as token ids. A worker
+    sends its `part` of the plan (indices, whole sessions) and starts when `start` says: it is awaited once all that
+    comes before the start is done, and gives the common t0 (None: the run was stopped).
     """
 
     plan: Plan
@@ -70,6 +62,8 @@ class ReplayJob:
     transport: Callable[[Target], Transport] | None = None
     replies: Replies | None = None
     needs_ids: bool = False
+    part: Sequence[int] | None = None
+    start: Callable[[], Awaitable[int | None]] | None = None
 
 
 @dataclass
@@ -125,9 +119,10 @@ class _Engine:
         self._bodies = BodyStore(job.bodies)
         self._brake = Brake(job.target.max_start_rate, job.target.max_concurrency)
         self._transport = (job.transport or make_transport)(job.target)
-        self._counts = Counts(planned=len(job.plan.requests))
+        self._part = range(len(job.plan.requests)) if job.part is None else job.part
+        self._counts = Counts(planned=len(self._part))
         self._schedule = Schedule(job.plan, (), job.speed)
-        self._open: set[int] = set(range(len(job.plan.requests)))
+        self._recorded_already = bytearray(len(job.plan.requests))
         self._left = 0
         self._waiting: dict[int, tuple[Times, Deadline]] = {}
         self._flying: dict[int, Exchange] = {}
@@ -140,15 +135,14 @@ class _Engine:
         self._closed = False
         self._interrupted = False
         self._fatal: BaseException | None = None
+        self._health: HealthMonitor | None = None
         self._next_root = 0
         self._next_ahead = 0
         self._ticks = 0
 
     async def run(self) -> ReplayEnd:
         """Warm up, measure, record the rest."""
-        requests = self._plan.requests
-        warmup = [request.index for request in requests if request.kind in BEFORE_START]
-        measure = [request.index for request in requests if request.kind not in BEFORE_START]
+        warmup, measure = phases(self._plan, self._part)
         watch = self._loop.create_task(self._watch_stop())
         t0_ns, exact_timer = None, self._pacer.exact
         ask_for_short_slices()
@@ -169,28 +163,36 @@ class _Engine:
 
     async def _phase(self, indices: Sequence[int], measured: bool = False) -> int | None:
         """Send these requests and wait for the last to end; returns the phase's zero (None: it never began)."""
-        if not indices:
+        if not len(indices):
             return None
         self._schedule = schedule = Schedule(self._plan, indices, self._job.speed)
         self._left, self._next_root, self._next_ahead = len(indices), 0, 0
         await self._first_bodies(schedule)
-        if self._stopped():
+        t0_ns = None if self._stopped() else await self._start_ns(measured)
+        if t0_ns is None or self._stopped():
             return None
         self._over.clear()
-        t0_ns = schedule.t0_ns = time.monotonic_ns() + LEAD_NS
-        health = None
+        schedule.t0_ns = t0_ns
         if measured:
             self._write(frames.Zero(t0_ns))
             self._arm_window(t0_ns)
-            health = HealthMonitor(self._pacer, lambda: len(self._flying), self._write)
+            self._health = HealthMonitor(
+                self._pacer, lambda: len(self._flying), self._transport.newest_read, self._write
+            )
         self._look_ahead()
         self._arm_root()
         await self._over.wait()
         if self._stopped():
             await self._abort()
-        if health is not None:
-            health.stop()
+        if self._health is not None:
+            self._health.stop()
         return t0_ns
+
+    async def _start_ns(self, measured: bool) -> int | None:
+        """The zero of a phase: ours to choose, but for the measured one of a worker."""
+        if measured and self._job.start is not None:
+            return await self._job.start()
+        return time.monotonic_ns() + LEAD_NS
 
     async def _first_bodies(self, schedule: Schedule) -> None:
         """Bodies of the first roots, before the clock starts."""
@@ -346,7 +348,7 @@ class _Engine:
     # --- recording
 
     def _recorded(self, index: int) -> None:
-        self._open.discard(index)
+        self._recorded_already[index] = True
         if self._job.replies is not None:
             self._job.replies.done(index)
         self._left -= 1
@@ -369,7 +371,7 @@ class _Engine:
     def _record_rest(self) -> None:
         """Everything that is still open was not sent."""
         if self._fatal is None:
-            for index in sorted(self._open):
+            for index in filterfalse(self._recorded_already.__getitem__, self._part):
                 self._not_sent(index, "interrupted" if self._interrupted else "run_ended")
 
     def _flush(self, exchange: Exchange) -> None:

@@ -68,6 +68,9 @@ class Transport(Protocol):
     async def perform(self, exchange: Exchange, body: bytes, request_id: str) -> None:
         """Send `body` and fill `exchange` until its `ending` is set. Cancelled: the ending is `cancelled`."""
 
+    def newest_read(self) -> tuple[int, bytes] | None:
+        """Our stamp of the newest read and the kernel's as it gave it; None where there is none."""
+
     async def close(self) -> None:
         """Close all connections."""
 

@@ -86,7 +86,10 @@ class NotSent(msgspec.Struct, array_like=True):
 
 
 class Health(msgspec.Struct, array_like=True):
-    """A sample of the client's own health over the interval that ends at `t_ns`."""
+    """A sample of the client's own health over the interval that ends at `t_ns`.
+
+    `kernel_gap_ns`: how much later than the kernel we stamped a read, of the newest read at each sample that has one.
+    """
 
     t_ns: int
     loop_lag_ns: list[int]
@@ -94,6 +97,7 @@ class Health(msgspec.Struct, array_like=True):
     run_delay_ns: int | None
     rss_bytes: int | None
     in_flight: int
+    kernel_gap_ns: list[int] = []
 
 
 class ClockOffset(msgspec.Struct, array_like=True):

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from pddbench.replay.frames import ClockOffset, Health
-from pddbench.replay.kernel import sample_offset
+from pddbench.replay.kernel import KernelClock, sample_offset
 from pddbench.replay.pace import Pacer
 
 SAMPLE_NS = 5_000_000
@@ -23,14 +23,20 @@ class HealthMonitor:
     """
 
     def __init__(
-        self, pacer: Pacer, in_flight: Callable[[], int], emit: Callable[[Health | ClockOffset], None]
+        self,
+        pacer: Pacer,
+        in_flight: Callable[[], int],
+        newest_read: Callable[[], tuple[int, bytes] | None],
+        emit: Callable[[Health | ClockOffset], None],
     ) -> None:
-        self._pacer, self._in_flight, self._emit = pacer, in_flight, emit
+        self._pacer, self._in_flight, self._newest, self._emit = pacer, in_flight, newest_read, emit
         self._lags_ns: list[int] = []
+        self._gaps_ns: list[int] = []
+        self._read_ns = 0
         self._next_ns = time.monotonic_ns() + SAMPLE_NS
         self._row_ns = time.monotonic_ns()
         self._cpu_ns, self._delay_ns = time.process_time_ns(), run_delay_ns()
-        emit(ClockOffset(*sample_offset()))
+        self._sample_clock()
         self._deadline = pacer.call_at(self._next_ns, self._sample)
 
     def stop(self) -> None:
@@ -43,18 +49,35 @@ class HealthMonitor:
         while self._next_ns <= now_ns:
             self._lags_ns.append(now_ns - self._next_ns)
             self._next_ns += SAMPLE_NS
+        self._sample_gap()
         if now_ns - self._row_ns >= ROW_NS:
             self._row(now_ns)
         self._deadline = self._pacer.call_at(self._next_ns, self._sample)
+
+    def _sample_gap(self) -> None:
+        """How late we were with the newest read, by the clocks' difference as last sampled."""
+        newest = self._newest()
+        if newest is None or newest[0] == self._read_ns:
+            return
+        self._read_ns, raw = newest
+        stamp = self._clock.monotonic_ns(raw, self._read_ns)
+        if stamp is not None:
+            self._gaps_ns.append(self._read_ns - stamp)
+
+    def _sample_clock(self) -> None:
+        offset = sample_offset()
+        self._clock = KernelClock([offset])
+        self._emit(ClockOffset(*offset))
 
     def _row(self, now_ns: int) -> None:
         cpu_ns, delay_ns = time.process_time_ns(), run_delay_ns()
         wall_ns = max(1, now_ns - self._row_ns)
         waited = delay_ns - self._delay_ns if delay_ns is not None and self._delay_ns is not None else None
         share = (cpu_ns - self._cpu_ns) / wall_ns
-        self._emit(Health(now_ns, self._lags_ns, share, waited, rss_bytes(), self._in_flight()))
-        self._emit(ClockOffset(*sample_offset()))
-        self._lags_ns = []
+        row = Health(now_ns, self._lags_ns, share, waited, rss_bytes(), self._in_flight(), kernel_gap_ns=self._gaps_ns)
+        self._emit(row)
+        self._sample_clock()
+        self._lags_ns, self._gaps_ns = [], []
         self._row_ns, self._cpu_ns, self._delay_ns = now_ns, cpu_ns, delay_ns
 
 

@@ -50,6 +50,10 @@ class RawClient:
         self._poller.close()
         self._idle.clear()
 
+    def newest_read(self) -> tuple[int, bytes] | None:
+        """See `Transport.newest_read`."""
+        return self._poller.newest
+
     async def perform(self, exchange: Exchange, body: bytes, request_id: str) -> None:
         """See `Transport.perform`."""
         stall = StallTimer(exchange, self._target.stall_timeout_s, self._target.request_limit_s)

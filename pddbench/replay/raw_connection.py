@@ -30,6 +30,7 @@ class Poller:
         self._epoll = select.epoll()
         self._connections: dict[int, Connection] = {}
         self.sizes: dict[bytes, int] = {}  # of chunks, for all connections
+        self.newest: tuple[int, bytes] | None = None  # a late read of the last batch: our stamp and the kernel's
         loop.add_reader(self._epoll.fileno(), self._drain)
 
     def add(self, connection: Connection) -> None:
@@ -52,6 +53,7 @@ class Poller:
     def _drain(self) -> None:
         """The hot path: a read is kept as it came with our stamp and the kernel's; only its framing is looked at."""
         connections, now_ns = self._connections, time.monotonic_ns
+        t_ns, kernel = 0, None
         for fd, _ in self._epoll.poll(0, BATCH):
             connection = connections.get(fd)
             if connection is None:
@@ -80,6 +82,8 @@ class Poller:
                 connection.room -= len(piece)
             if body.done or connection.room < 0:
                 connection.over(t_ns)
+        if kernel is not None:
+            self.newest = t_ns, kernel
 
 
 _NO_EXCHANGE = Exchange(-1, 0)

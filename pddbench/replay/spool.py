@@ -11,7 +11,7 @@ import time
 from array import array
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -19,6 +19,10 @@ from pddbench.errors import WorldError
 from pddbench.replay import frames
 from pddbench.replay.exchange import Exchange
 from pddbench.replay.frames import HEAD, NO_INDEX, Answered, Frame, Reads
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 PENDING = 256  # frames
 
@@ -130,6 +134,7 @@ class Spool:
         self._sort(offsets, indices)
         self.opened: frames.Opened = self._first(frames.Opened)
         zero = self._first(frames.Zero, missing_ok=True)
+        self.started = zero is not None
         self.t0_ns: int = zero.t0_ns if zero else self.opened.monotonic_ns
         closed = self._first(frames.Closed, missing_ok=True)
         self.status: str = closed.status if closed else "killed"
@@ -182,6 +187,10 @@ class Spool:
     def clock_offsets(self) -> Iterable[frames.ClockOffset]:
         """The samples of the two clocks' difference, in order."""
         return self._of_kind(frames.ClockOffset)
+
+    def seen(self, requests: int) -> npt.NDArray[np.int64]:
+        """Indices below `requests` of which there are frames, ascending, repeated."""
+        return self._indices[self._indices < requests]
 
     def request(self, index: int) -> RequestFrames:
         """Everything of request `index`; empty when it never came to be."""

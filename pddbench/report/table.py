@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pddbench.analyze.money import NO_PRICE
-from pddbench.report import mix, rows, units
+from pddbench.report import mix, own_error, rows, units
 from pddbench.text import printable
 
 _LABEL = 20
@@ -90,13 +90,9 @@ def _scales(arms: dict[str, Any]) -> list[str]:
 
 def _error_bar(arms: dict[str, Any]) -> str:
     """The worst of our own lags over the arms."""
-    words = {"send_lag_p99_s": "send lag", "loop_lag_p99_s": "loop lag", "emulator_late_p99_s": "emulator late"}
-    said = []
-    for key, word in words.items():
-        seen = [arm["error_bar"][key] for arm in arms.values() if arm["error_bar"][key] is not None]
-        if seen:
-            said.append(f"{word} {1e3 * max(seen):.1f}")
-    return "error bar, P99 in ms: " + ", ".join(said) if said else "error bar not known"
+    said = ", ".join(f"{word} {value:.1f}" for word, value in own_error.lags_ms(arms).items())
+    parts = [f"error bar, P99 in ms: {said}" if said else "error bar not known", own_error.waited(arms)]
+    return "; ".join(part for part in parts if part)
 
 
 def _stamps(arms: dict[str, Any]) -> str:
@@ -122,6 +118,7 @@ def _calibrated(calibration: dict[str, Any] | None) -> str:
     return (
         f"host calibrated: TTFT error P99 {calibration['ttft_error_p99_ms']:.2g} ms, sending "
         f"{calibration['drift_p99_ms']:.2g} ms up to {calibration['events_s']:,} events/s"
+        + (f" with {workers} workers" if (workers := calibration.get("workers", 1)) > 1 else "")
     )
 
 

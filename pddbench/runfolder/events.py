@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,16 +11,25 @@ import msgspec
 from pddbench.runfolder.schema import EVENTS, SCHEMA_VERSION, arrow_schema
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
     import pyarrow as pa
 
 
 class RequestEvents(msgspec.Struct):
-    """One request's row of `events`; see the schema."""
+    """One request's row of `events`; see the schema. `gaps_us`: `gaps_of` its token times."""
 
     request_id: str
-    gaps_us: Sequence[int] = ()
+    gaps_us: Any = ()
     chunk_tokens: Sequence[int | None] = ()
     stage: Sequence[str | None] = ()
+
+
+def gaps_of(token_ns: Sequence[int], speed: float = 1.0) -> npt.NDArray[np.int64]:
+    """Gaps between token times (wall ns) in microseconds of experiment time, shape (n - 1,)."""
+    import numpy as np
+
+    return np.rint(np.diff(np.array(token_ns, dtype=np.int64)) * (speed / 1000)).astype(np.int64)
 
 
 def events_table(events: Sequence[RequestEvents], arm: str, repeat: int) -> pa.Table:
@@ -33,7 +41,7 @@ def events_table(events: Sequence[RequestEvents], arm: str, repeat: int) -> pa.T
         "request_id": pa.array([event.request_id for event in events], pa.string()),
         "arm": pa.array([arm] * len(events), pa.string()),
         "repeat": pa.array([repeat] * len(events), pa.int32()),
-        "gaps_us": _lists([event.gaps_us for event in events], "int64"),
+        "gaps_us": _lists([event.gaps_us for event in events]),
         "chunk_tokens": _tokens([event.chunk_tokens for event in events]),
         "stage": pa.array([list(event.stage) for event in events], pa.list_(pa.string())),
     }
@@ -68,13 +76,13 @@ def _tokens(lists: Sequence[Sequence[int | None]]) -> pa.Array:
     return pa.array([list(tokens) for tokens in lists], pa.list_(pa.int32()))
 
 
-def _lists(lists: Sequence[Sequence[int]], dtype: str) -> pa.Array:
+def _lists(lists: Sequence[Any]) -> pa.Array:
+    """Arrays (or sequences) of int64 as one column."""
     import numpy as np
     import pyarrow as pa
 
-    lengths = [len(values) for values in lists]
-    flat = np.fromiter(chain.from_iterable(lists), dtype=dtype, count=sum(lengths))
-    return pa.ListArray.from_arrays(_offsets(lengths), pa.array(flat))
+    flat = np.concatenate([np.asarray(values, dtype=np.int64) for values in lists]) if lists else np.empty(0, np.int64)
+    return pa.ListArray.from_arrays(_offsets([len(values) for values in lists]), pa.array(flat))
 
 
 def _offsets(lengths: Sequence[int]) -> pa.Array:

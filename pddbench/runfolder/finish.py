@@ -8,14 +8,15 @@ files are renamed into place, and only after that the spool goes.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pddbench.errors import WorldError
 from pddbench.replay.kernel import KernelClock, on_our_clock
-from pddbench.replay.spool import RequestFrames, Spool, read_spool
+from pddbench.replay.spool import RequestFrames
+from pddbench.replay.spools import Spools
 from pddbench.replay.stream import Facts, StreamResult, interpret
-from pddbench.runfolder.events import RequestEvents, events_table, events_writer
+from pddbench.runfolder.events import RequestEvents, events_table, events_writer, gaps_of
 from pddbench.runfolder.schema import HEALTH, REQUESTS, SCHEMA_VERSION, arrow_schema
 from pddbench.runfolder.spooled import (
     ArmFacts,
@@ -26,6 +27,7 @@ from pddbench.runfolder.spooled import (
     save_arm,
     save_plan,
     spool_path,
+    spool_paths,
     spools,
 )
 from pddbench.workload.phases import phases
@@ -38,7 +40,17 @@ if TYPE_CHECKING:
 
     Ints = npt.NDArray[np.int64]
 
-__all__ = ["clear", "finish_arm", "load_arm", "load_plan", "save_arm", "save_plan", "spool_path", "spools"]
+__all__ = [
+    "clear",
+    "finish_arm",
+    "load_arm",
+    "load_plan",
+    "save_arm",
+    "save_plan",
+    "spool_path",
+    "spool_paths",
+    "spools",
+]
 
 ROWS_A_GROUP = 2048
 KILLED = "the run was killed while this request was in flight"
@@ -56,22 +68,30 @@ _STAMPS = ("first_byte_ns", "first_chunk_ns", "first_token_ns", "second_token_ns
 def finish_arm(folder: Path, arm: str, repeat: int) -> None:
     """Turn the spool of one run into its Parquet files. Raises `WorldError` when plan, facts or spool are missing."""
     facts, plan = load_arm(folder, arm, repeat), load_plan(folder, repeat)
-    spool = read_spool(spool_path(folder, arm, repeat))
+    found = open_spools(folder, arm, repeat, len(plan.requests))
     try:
-        _Finisher(folder, plan, facts, spool).run()
+        _Finisher(folder, plan, facts, found).run()
     finally:
-        spool.close()
+        found.close()
     remove_spool(folder, arm, repeat)
+
+
+def open_spools(folder: Path, arm: str, repeat: int, requests: int) -> Spools:
+    """What the workers of a run left. Raises `WorldError` when that is nothing."""
+    there = spool_paths(folder, arm, repeat)
+    if not there:
+        raise WorldError(f"{spool_path(folder, arm, repeat)} is missing: nothing of this run was saved")
+    return Spools([path for _, path in there], [worker for worker, _ in there], requests)
 
 
 class _Finisher:
     """One run of an arm on its way from spool to Parquet."""
 
-    def __init__(self, folder: Path, plan: Plan, facts: ArmFacts, spool: Spool) -> None:
-        self._folder, self._plan, self._facts, self._spool = folder, plan, facts, spool
+    def __init__(self, folder: Path, plan: Plan, facts: ArmFacts, found: Spools) -> None:
+        self._folder, self._plan, self._facts, self._spools = folder, plan, facts, found
+        self._t0_ns = found.t0_ns
         self._block = facts.block_tokens or 1
         self._times = _Times(len(plan.requests))
-        self._clock = KernelClock([(sample.t_ns, sample.offset_ns) for sample in spool.clock_offsets])
 
     def run(self) -> None:
         """All three tables; each is complete before it gets its name, `requests` last."""
@@ -146,16 +166,17 @@ class _Finisher:
 
     def _row(self, request: PlannedRequest) -> tuple[dict[str, Any], RequestEvents]:
         """A request's row and its events."""
-        frames = self._spool.request(request.index)
+        frames, clock, worker = self._spools.request(request.index)
         row = _planned(request, self._facts, self._block)
+        row["worker"] = worker
         event = RequestEvents(request.request_id)
         if frames.handed is None:
             self._not_sent(row, frames)
             return row, event
-        result = interpret(on_our_clock(frames.reads, self._clock), _exchange_facts(frames, self._clock))
+        result = interpret(on_our_clock(frames.reads, clock), _exchange_facts(frames, clock))
         self._times.note(request.index, frames, result)
         self._sent(row, frames, result)
-        event.gaps_us = [self._us(after - before) for before, after in pairwise(result.token_ns)]
+        event.gaps_us = gaps_of(result.token_ns, self._facts.speed)
         event.chunk_tokens, event.stage = result.chunk_tokens, result.stage
         return row, event
 
@@ -187,28 +208,27 @@ class _Finisher:
 
     def _since_t0(self, t_ns: int | None) -> int | None:
         """Wall CLOCK_MONOTONIC to experiment time since t0."""
-        return None if t_ns is None else self._scaled(t_ns - self._spool.t0_ns)
+        return None if t_ns is None else self._scaled(t_ns - self._t0_ns)
 
     def _scaled(self, wall_ns: int | None) -> int | None:
         return None if wall_ns is None else round(wall_ns * self._facts.speed)
 
-    def _us(self, wall_ns: int) -> int:
-        return round(wall_ns * self._facts.speed / 1000)
-
     def _health_groups(self) -> Iterator[list[dict[str, Any]]]:
         rows: list[dict[str, Any]] = []
-        for sample in self._spool.health:
+        for worker, sample in self._spools.health:
             rows.append(
                 {
                     "arm": self._facts.arm,
                     "repeat": self._facts.repeat,
-                    "t_ns": sample.t_ns - self._spool.t0_ns,
+                    "t_ns": sample.t_ns - self._t0_ns,
                     "process": "client",
+                    "worker": worker,
                     "loop_lag_ns": sample.loop_lag_ns,
                     "cpu_share": sample.cpu_share,
                     "run_delay_ns": sample.run_delay_ns,
                     "rss_bytes": sample.rss_bytes,
                     "in_flight": sample.in_flight,
+                    "kernel_gap_ns": sample.kernel_gap_ns,
                 }
             )
             if len(rows) == ROWS_A_GROUP:

@@ -59,17 +59,17 @@ def missing(folder: Path) -> list[str]:
 
 
 def _finish(folder: Path, arm: str, repeat: int) -> Recovered:
-    from pddbench.replay.spool import is_being_written, read_spool
+    from pddbench.replay.spool import is_being_written
 
-    path = finish.spool_path(folder, arm, repeat)
-    if is_being_written(path):
-        raise InputError(f"{path} is being written: the run is still going on; stop it first")
+    for _, path in finish.spool_paths(folder, arm, repeat):
+        if is_being_written(path):
+            raise InputError(f"{path} is being written: the run is still going on; stop it first")
     out = Recovered(arm, repeat)
     try:
-        spool = read_spool(path)
-        out.planned, out.torn_bytes = spool.opened.requests, spool.torn_bytes
-        out.sent, out.in_flight = spool.count_sent()
-        spool.close()
+        found = finish.open_spools(folder, arm, repeat, 0)
+        out.planned, out.torn_bytes = found.planned, found.torn_bytes
+        out.sent, out.in_flight = found.count_sent()
+        found.close()
         finish.finish_arm(folder, arm, repeat)
     except WorldError as error:
         out.error = str(error)

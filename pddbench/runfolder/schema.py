@@ -43,6 +43,7 @@ REQUESTS: dict[str, str] = {
     **dict.fromkeys(("handoff_bytes", "kv_wan_bytes", "kv_wan_wire_bytes", "kv_wan_ns"), "int64"),
     "http_status": "int32",
     "stamps": "string",
+    "worker": "int32",  # which of our processes sent it, from 0; null when the run ended before one took it up
     **dict.fromkeys(("finish_reason", "outcome", "error", "plan_sha256", "body_sha256", "output_sha256"), "string"),
 }
 
@@ -69,11 +70,13 @@ HEALTH: dict[str, str] = {
     "repeat": "int32",
     "t_ns": "int64",  # wall, end of the sampled interval
     "process": "string",
+    "worker": "int32",  # which of our processes, from 0
     "loop_lag_ns": "list<int64>",  # wall, every sample of the interval
     "cpu_share": "double",  # of one core over the interval
     "run_delay_ns": "int64",  # time runnable but not running, over the interval (Linux schedstat)
     "rss_bytes": "int64",
     "in_flight": "int32",
+    "kernel_gap_ns": "list<int64>",  # wall, our own stamp of the newest read minus the kernel's, about every 5 ms
 }
 
 

@@ -17,6 +17,7 @@ from pddbench.runner import consent, describe, manifest
 from pddbench.runner.order import fresh_salts
 from pddbench.runner.prepare import Prepared, prepare
 from pddbench.runner.progress import Progress
+from pddbench.runner.signals import Ended, Stop, catching
 from pddbench.text import printable
 from pddbench.workload.experiment import Experiment
 
@@ -133,7 +134,6 @@ def make_folder(folder: Path, force: bool) -> Path:
 
 def _run_and_answer(prepared: Prepared, folder: Path, options: RunOptions, progress: Progress) -> int:
     """Traffic and what comes of it: the manifest exists from the first moment and is completed at the end."""
-    from pddbench.report.answer import answer
     from pddbench.runner.execute import execute, execute_simulated
     from pddbench.runner.simulate import simulated_salts
 
@@ -142,9 +142,27 @@ def _run_and_answer(prepared: Prepared, folder: Path, options: RunOptions, progr
     facts: dict[str, Any] = manifest.build(prepared, salts) | {"simulated": options.simulated}
     manifest.write(folder, facts)
     run_all = execute_simulated if options.simulated else execute
-    signal_code = run_all(prepared, folder, facts, salts, progress)
-    facts["finished_utc"] = manifest.utc_now()
-    manifest.write(folder, facts)
+    with catching() as stop:
+        run_all(prepared, folder, facts, salts, stop, progress)
+        facts["finished_utc"] = manifest.utc_now()
+        manifest.write(folder, facts)
+        try:
+            return _answer(folder, options, stop)
+        except Ended:
+            click.echo(
+                f"pddbench: stopped before the answer was complete; all rows are in {folder}: "
+                f"`pddbench report {folder}` makes it again",
+                err=True,
+            )
+            return stop.exit_code or exitcodes.SIGINT
+
+
+def _answer(folder: Path, options: RunOptions, stop: Stop) -> int:
+    """Table and report of the run; a signal that stopped it earlier decides the exit code. Raises `Ended`."""
+    from pddbench.report.answer import answer
+
+    signal_code = stop.exit_code
+    stop.answering = True
     try:
         code = answer(folder, strict=options.strict, as_json=options.as_json)
     except PddbenchError as error:
@@ -152,4 +170,6 @@ def _run_and_answer(prepared: Prepared, folder: Path, options: RunOptions, progr
             raise
         click.echo(f"pddbench: {error}", err=True)  # nothing had been measured yet: the signal's code stands
         return signal_code
+    finally:
+        stop.answering = False
     return exitcodes.worst([signal_code, code] if signal_code else [code])

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
-from pddbench.runner.prepare import ArmSetup, Prepared, hit_histogram
+from pddbench.runner.prepare import ArmSetup, Measured, Prepared
 from pddbench.text import redact_url
 
 
@@ -12,23 +13,23 @@ def planned(prepared: Prepared) -> dict[str, Any]:
     """The figures of a plan, JSON-able: counts, tokens, duration, hit histogram, WAN bytes by arm."""
     from pddbench.trace.stats import BUCKET_EDGES
 
-    measured = prepared.plan.measured
-    hits = sum(request.cached_tokens_planned for request in measured)
-    inputs = sum(request.input_tokens for request in measured)
+    measured = Measured.of(prepared.plan)
+    n, inputs = len(measured.input_tokens), int(measured.input_tokens.sum())
     tokens_in, tokens_out = prepared.tokens()
     return {
-        "requests": len(measured),
-        "sessions": len({request.session_id for request in measured}),
-        "warmups": len(prepared.plan.requests) - len(measured),
+        "requests": n,
+        "sessions": measured.sessions,
+        "warmups": len(prepared.plan.requests) - n,
         "runs": [list(run) for run in prepared.order],
         "input_tokens": inputs,
-        "output_tokens": sum(request.output_tokens for request in measured),
-        "mean_hit_planned": sum(r.cached_tokens_planned / r.input_tokens for r in measured) / len(measured),
-        "token_weighted_hit_planned": hits / inputs,
+        "output_tokens": int(measured.output_tokens.sum()),
+        "mean_hit_planned": float(measured.hit_rates.sum()) / n,
+        "token_weighted_hit_planned": int(measured.cached_tokens_planned.sum()) / inputs,
         "hit_bucket_edges": list(BUCKET_EDGES),
-        "hit_buckets_planned": hit_histogram(prepared.plan, BUCKET_EDGES),
+        "hit_buckets_planned": measured.hit_histogram(BUCKET_EDGES),
         "duration_wall_s_at_least": prepared.duration_s(),
         "speed": prepared.speed,
+        "workers": prepared.workers,
         "tokens_all_repeats_per_arm": {"input": tokens_in, "output": tokens_out},
         "cost": prepared.cost(),
         "wan": prepared.wan,
@@ -45,12 +46,10 @@ def wan_bytes(setup: ArmSetup, prepared: Prepared) -> float | None:
         return None
     if spec.arm == "baseline":
         return 0.0
-    block = setup.block_tokens or 1
-    total = 0.0
-    for request in prepared.plan.measured:
-        hit = request.cached_tokens_planned // block * block if spec.drc else 0
-        total += spec.model.kv_base_bytes + spec.model.kv_token_bytes * (request.input_tokens - hit)
-    return total
+    block, measured = setup.block_tokens or 1, Measured.of(prepared.plan)
+    hits = measured.cached_tokens_planned // block * block if spec.drc else 0
+    fresh = int((measured.input_tokens - hits).sum())
+    return float(spec.model.kv_base_bytes * len(measured.input_tokens) + spec.model.kv_token_bytes * fresh)
 
 
 def lines(prepared: Prepared) -> list[str]:
@@ -75,17 +74,34 @@ def lines(prepared: Prepared) -> list[str]:
         out.append(f"planned cost of tokens: {facts['cost']:.2f} {prepared.experiment.cost.currency}")
     if facts["counts"]:
         out.append("counted: " + ", ".join(f"{name} {n}" for name, n in sorted(facts["counts"].items())))
-    out += [f"note: {note}" for note in facts["notes"]]
+    out += [f"note: {note}" for note in [*facts["notes"], *worker_notes(prepared)]]
     return out + ([f"note: {doubt}"] if (doubt := instrument_doubt(prepared)) else [])
+
+
+def worker_notes(prepared: Prepared) -> list[str]:
+    """What there is to say about several client processes."""
+    asked, workers = prepared.experiment.workload.workers, prepared.workers
+    cores = len(os.sched_getaffinity(0))
+    notes = []
+    if workers > 1:
+        notes.append(f"{workers} client processes, each with its own sessions; max_start_rate and max_concurrency "
+                     "are split evenly")  # fmt: skip
+    if workers < asked:
+        notes.append(f"{asked} workers were asked for: there are only {workers} sessions to share out")
+    if workers > cores:
+        notes.append(f"{workers} workers on {cores} cores will wait for one another")
+    return notes
 
 
 def instrument_doubt(prepared: Prepared) -> str | None:
     """What this host's calibration has against the load of one run; None when nothing."""
     from pddbench.calibrate.store import warning
 
-    measured = prepared.plan.measured
-    tokens = sum(request.output_tokens for request in measured)
-    return warning(tokens, len(measured), prepared.duration_s() / max(1, len(prepared.order)))
+    measured = Measured.of(prepared.plan)
+    tokens = int(measured.output_tokens.sum())
+    return warning(
+        tokens, len(measured.output_tokens), prepared.duration_s() / max(1, len(prepared.order)), prepared.workers
+    )
 
 
 def _where(setup: ArmSetup) -> str:

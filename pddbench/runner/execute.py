@@ -4,65 +4,69 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from pddbench.deploy.emulator.launch import LaunchStopped
 from pddbench.errors import PddbenchError
+from pddbench.replay.split import share_of_places, share_of_rate
 from pddbench.runner import manifest
 from pddbench.runner.order import arm_salts
-from pddbench.runner.preflight import preflight, target_of, writer_of
+from pddbench.runner.preflight import preflight, target_of
 from pddbench.runner.prepare import ArmSetup, Prepared
 from pddbench.runner.progress import Progress
-from pddbench.runner.signals import Stop, catching
+from pddbench.runner.signals import Stop
+from pddbench.runner.writer import settings_of, writer_of
 
 if TYPE_CHECKING:
     from pddbench.deploy.emulator.launch import Deployment
     from pddbench.replay.engine import ReplayEnd
+    from pddbench.replay.exchange import Target
 
 T = TypeVar("T")
 
 
 def execute(
-    prepared: Prepared, folder: Path, facts: dict[str, Any], salts: dict[int, str], progress: Progress
-) -> int | None:
-    """Run every arm and repeat; returns the signal's exit code if one stopped it. Keeps `facts` (the manifest) up."""
+    prepared: Prepared, folder: Path, facts: dict[str, Any], salts: dict[int, str], stop: Stop, progress: Progress
+) -> None:
+    """Run every arm and repeat until `stop`. Keeps `facts` (the manifest) up."""
     from pddbench.runfolder.finish import clear, save_plan
 
     for repeat in salts:
         save_plan(folder, repeat, prepared.plan)
     setups = {setup.name: setup for setup in prepared.arms}
-    with catching() as stop:
-        try:
-            _preflight_external(prepared, folder, facts, stop)
-            with progress:
-                for arm, repeat in prepared.order:
-                    if stop.number is not None:
-                        break
-                    progress.begin()
-                    salt = arm_salts(prepared.experiment.arm, salts[repeat])[arm]
-                    _Run(prepared, setups[arm], repeat, salt, folder, facts, progress, stop).go()
-        except PddbenchError:
-            facts["partial"] = True
-            facts["finished_utc"] = manifest.utc_now()
-            manifest.write(folder, facts)
-            raise
-        clear(folder)
-        if stop.number is not None:
-            facts["partial"], facts["signal"] = True, stop.number
-        return stop.exit_code
+    try:
+        _preflight_external(prepared, folder, facts, stop)
+        with progress:
+            for arm, repeat in prepared.order:
+                if stop.number is not None:
+                    break
+                progress.begin()
+                salt = arm_salts(prepared.experiment.arm, salts[repeat])[arm]
+                run = _Run(prepared, setups[arm], repeat, salt, folder, facts, progress, stop)
+                with suppress(LaunchStopped):
+                    run.go()
+    except PddbenchError:
+        facts["partial"] = True
+        facts["finished_utc"] = manifest.utc_now()
+        manifest.write(folder, facts)
+        raise
+    clear(folder)
+    if stop.number is not None:
+        facts["partial"], facts["signal"] = True, stop.number
 
 
 def execute_simulated(
-    prepared: Prepared, folder: Path, facts: dict[str, Any], salts: dict[int, str], progress: Progress
-) -> int | None:
-    """Every arm and repeat in virtual time; returns the signal's exit code if one stopped it between two of them."""
+    prepared: Prepared, folder: Path, facts: dict[str, Any], salts: dict[int, str], stop: Stop, progress: Progress
+) -> None:
+    """Every arm and repeat in virtual time, until `stop` between two of them."""
     from pddbench.runfolder.finish import clear, save_plan
     from pddbench.runner.simulate import spool_arm
     from pddbench.workload.history import Replies
 
     setups = {setup.name: setup for setup in prepared.arms}
-    with catching() as stop, progress:
+    with progress:
         for arm, repeat in prepared.order:
             if stop.number is not None:
                 facts["partial"], facts["signal"] = True, stop.number
@@ -77,7 +81,6 @@ def execute_simulated(
             facts["runs"].append({"arm": arm, "repeat": repeat, "status": "complete"})
             manifest.write(folder, facts)
         clear(folder)
-        return stop.exit_code
 
 
 def in_loop(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
@@ -140,10 +143,10 @@ class _Run:
 
     def go(self) -> None:
         """Launch what must be launched, replay, and put the result into the run folder."""
-        from pddbench.runfolder.finish import finish_arm, save_arm, spool_path
+        from pddbench.runfolder.finish import finish_arm, save_arm, spool_paths
 
         setup = self._setup
-        with _serving(setup) as (url, deployment):
+        with _serving(setup, self._stop) as (url, deployment):
             if deployment is not None:
                 _preflight(setup, url, self._folder, self._facts, self._stop)
             if self._stop.number is not None:
@@ -155,7 +158,7 @@ class _Run:
                 if deployment is not None:
                     _save_server(self._folder, setup.name, self._repeat, end.t0_ns, deployment)
             finally:
-                if spool_path(self._folder, setup.name, self._repeat).exists():
+                if spool_paths(self._folder, setup.name, self._repeat):
                     finish_arm(self._folder, setup.name, self._repeat)
         self._facts["runs"].append(self._record(started_utc, end))
         manifest.write(self._folder, self._facts)
@@ -172,41 +175,79 @@ class _Run:
         return end
 
     async def _replay(self, url: str) -> ReplayEnd:
+        with self._stop.watched() as event:
+            if self._prepared.workers > 1:
+                return await self._by_workers(url, event)
+            return await self._here(url, event)
+
+    def _target(self, url: str, worker: int = 0) -> Target:
+        """Where requests go, with the brakes, or a worker's part of them."""
+        work, workers = self._prepared.experiment.workload, self._prepared.workers
+        return target_of(
+            self._setup,
+            url,
+            stall_timeout_s=work.stall_timeout_s,
+            request_limit_s=work.request_limit_s,
+            max_start_rate=share_of_rate(work.max_start_rate, workers),
+            max_concurrency=share_of_places(work.max_concurrency, workers, worker),
+        )
+
+    async def _here(self, url: str, stop: asyncio.Event) -> ReplayEnd:
+        """Replay in this process."""
         from pddbench.replay.engine import ReplayJob, replay
         from pddbench.replay.spool import SpoolWriter
         from pddbench.runfolder.finish import spool_path
         from pddbench.workload.history import Replies
 
-        work, setup, plan = self._prepared.experiment.workload, self._setup, self._prepared.plan
-        target = target_of(
-            setup,
-            url,
-            stall_timeout_s=work.stall_timeout_s,
-            request_limit_s=work.request_limit_s,
-            max_start_rate=work.max_start_rate,
-            max_concurrency=work.max_concurrency,
-        )
+        setup, plan = self._setup, self._prepared.plan
         path = spool_path(self._folder, setup.name, self._repeat)
         spool = SpoolWriter(path, setup.name, self._repeat, len(plan.requests))
         self._progress.spool(path)
         replies = Replies(plan) if plan.history == "live" else None
         try:
-            with self._stop.watched() as event:
-                return await replay(
-                    ReplayJob(
-                        plan=plan,
-                        target=target,
-                        bodies=writer_of(setup, plan, self._salt, replies),
-                        spool=spool,
-                        speed=setup.speed,
-                        on_parent_failure=work.parent_failure,
-                        stop=event,
-                        replies=replies,
-                        needs_ids=setup.token_ids,
-                    )
+            return await replay(
+                ReplayJob(
+                    plan=plan,
+                    target=self._target(url),
+                    bodies=writer_of(setup, plan, self._salt, replies),
+                    spool=spool,
+                    speed=setup.speed,
+                    on_parent_failure=self._prepared.experiment.workload.parent_failure,
+                    stop=stop,
+                    replies=replies,
+                    needs_ids=setup.token_ids,
                 )
+            )
         finally:
             spool.close()
+
+    async def _by_workers(self, url: str, stop: asyncio.Event) -> ReplayEnd:
+        """Replay in several processes."""
+        from pddbench.runfolder.finish import spool_path
+        from pddbench.runner.worker import WorkerJob
+        from pddbench.runner.workers import replay_by_workers
+
+        setup, workers = self._setup, self._prepared.workers
+        jobs = [
+            WorkerJob(
+                folder=str(self._folder.resolve()),
+                arm=setup.name,
+                repeat=self._repeat,
+                worker=worker,
+                workers=workers,
+                target=self._target(url, worker),
+                writer=settings_of(setup),
+                salt=self._salt,
+                speed=setup.speed,
+                on_parent_failure=self._prepared.experiment.workload.parent_failure,
+            )
+            for worker in range(workers)
+        ]
+
+        def opened(worker: int) -> None:
+            self._progress.spool(spool_path(self._folder, setup.name, self._repeat, worker))
+
+        return await replay_by_workers(jobs, opened, stop)
 
     def _record(self, started_utc: str, end: ReplayEnd) -> dict[str, Any]:
         return {
@@ -218,19 +259,21 @@ class _Run:
             "t0_monotonic_ns": end.t0_ns,
             "late_bodies": end.late_bodies,
             "exact_timer": end.exact_timer,
+            "workers": self._prepared.workers,
         }
 
 
 @contextmanager
-def _serving(setup: ArmSetup) -> Iterator[tuple[str, Deployment | None]]:
-    """The arm's URL; an emulated arm is up for as long as the context lasts."""
+def _serving(setup: ArmSetup, stop: Stop) -> Iterator[tuple[str, Deployment | None]]:
+    """The arm's URL; an emulated arm is up for as long as the context lasts. A signal ends its launch at once, and
+    raises `LaunchStopped`."""  # fmt: skip
     if setup.spec is None:
         yield str(setup.url), None
         return
     from pddbench.deploy.emulator.launch import launch
 
     endpoint = "/v1/chat/completions" if setup.chat else "/v1/completions"
-    with launch(setup.spec) as deployment:
+    with launch(setup.spec, lambda: stop.number is not None) as deployment:
         yield deployment.url + endpoint, deployment
 
 

@@ -14,7 +14,7 @@ from pddbench.analyze import money
 from pddbench.calibrate import store as calibration
 from pddbench.runfolder.schema import SCHEMA_VERSION
 from pddbench.runner import host
-from pddbench.runner.prepare import ArmSetup, Prepared
+from pddbench.runner.prepare import ArmSetup, Measured, Prepared
 from pddbench.runner.redact import redact_argv, redact_config
 from pddbench.text import redact_url
 from pddbench.workload.plan import NS, planned_duration_s
@@ -32,7 +32,7 @@ def build(prepared: Prepared, salts: dict[int, str]) -> dict[str, Any]:
     experiment = prepared.experiment
     config = redact_config(msgspec.to_builtins(experiment))
     work = experiment.workload
-    plan = prepared.plan
+    plan, measured = prepared.plan, Measured.of(prepared.plan)
     return {
         "schema_version": SCHEMA_VERSION,
         "name": experiment.name,
@@ -47,14 +47,14 @@ def build(prepared: Prepared, salts: dict[int, str]) -> dict[str, Any]:
             "format": prepared.trace.header.source_format,
             "source": prepared.trace.header.source,
             "licence": prepared.trace.header.licence,
-            "requests": len(prepared.trace.rows),
+            "requests": prepared.trace_requests,
             "assumptions": prepared.trace.header.assumptions,
             "counts": prepared.trace.header.counts,
         },
         "plan": {
             "sha256": plan.sha256,
-            "requests": len(plan.measured),
-            "sessions": len({request.session_id for request in plan.measured}),
+            "requests": len(measured.input_tokens),
+            "sessions": measured.sessions,
             "counts": plan.counts,
             "notes": plan.notes,
             "planned_duration_s": planned_duration_s(plan),
@@ -84,7 +84,8 @@ def build(prepared: Prepared, salts: dict[int, str]) -> dict[str, Any]:
         "git": host.git_state(Path(__file__).parent),
         "partial": False,
         "signal": None,
-        "calibration": calibration.quoted(),
+        "calibration": calibration.quoted(prepared.workers),
+        "workers": prepared.workers,
         "runs": [],
     }
 

@@ -12,10 +12,10 @@ from pddbench.errors import WorldError
 from pddbench.replay.exchange import Exchange, Target, Transport
 from pddbench.replay.stream import Facts, StreamResult, interpret
 from pddbench.runner.prepare import ArmSetup
+from pddbench.runner.writer import writer_of
 from pddbench.text import printable, redact_url
 from pddbench.workload.history import Replies, Reply
 from pddbench.workload.plan import Plan, PlannedRequest
-from pddbench.workload.prompts import BodyWriter, PromptBook
 
 _PROBE_TOKENS = 32
 _PROBE_OUTPUT_TOKENS = 2
@@ -25,24 +25,6 @@ def target_of(setup: ArmSetup, url: str, **more: Any) -> Target:
     """Where and how an arm's requests go."""
     arm, keep_alive_s = setup.arm, setup.profile.keep_alive_s
     return Target(url=url, headers=arm.headers, api_key_env=arm.api_key_env, keep_alive_s=keep_alive_s, **more)
-
-
-def writer_of(setup: ArmSetup, plan: Plan, salt: str, replies: Replies | None = None) -> BodyWriter:
-    """The bodies of `plan` for an arm under a salt; `replies` take part in them when history is live."""
-    words = setup.words
-    return BodyWriter(
-        PromptBook(plan, salt, setup.arm.token_id_range if setup.token_ids else (0, len(words)), replies),
-        plan,
-        model=setup.arm.model or "emulated",
-        chat=setup.chat,
-        token_ids=setup.token_ids,
-        fields=setup.fields,
-        limit_field=setup.profile.chat_limit if setup.chat else "max_tokens",
-        min_tokens=setup.profile.min_tokens and bool(setup.pin),
-        words=words,
-        overhead_tokens=setup.overhead_tokens,
-        turn_overhead_tokens=setup.turn_overhead_tokens,
-    )
 
 
 async def preflight(setup: ArmSetup, url: str) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -12,16 +13,23 @@ from pddbench.deploy.profiles import PROFILES, Profile
 from pddbench.errors import InputError
 from pddbench.replay.exchange import Target, endpoint_url
 from pddbench.replay.headers import request_headers
+from pddbench.replay.split import share_of_places, usable_workers
 from pddbench.runner.order import cache_domain, palindromic
 from pddbench.trace.model import Trace
 from pddbench.workload.experiment import Arm, Experiment
 from pddbench.workload.load import arm_speed
 from pddbench.workload.plan import Plan, make_plan, planned_duration_s
+from pddbench.workload.requests import as_columns
 from pddbench.workload.tokenizer import single_token_words
 from pddbench.workload.words import WORDS
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
     from pddbench.deploy.emulator.spec import EmulatorSpec
+
+    Ints = npt.NDArray[np.int64]
 
 _OURS = {"stream", "prompt", "messages", "model", "n", "max_tokens", "max_completion_tokens", "min_tokens"}
 _LOOPBACK = ("localhost", "::1")
@@ -61,10 +69,11 @@ class ArmSetup:
 
 @dataclass
 class Prepared:
-    """An experiment ready to run: what will be sent to whom, in which order."""
+    """An experiment ready to run: what will be sent to whom, in which order. `trace` keeps only its header."""
 
     experiment: Experiment
     trace: Trace
+    trace_requests: int
     trace_sha256: str
     plan: Plan
     arms: list[ArmSetup]
@@ -76,6 +85,11 @@ class Prepared:
         """(arm, repeat) in order of execution."""
         return palindromic([setup.name for setup in self.arms], self.experiment.workload.repeats)
 
+    @cached_property
+    def workers(self) -> int:
+        """Client processes of each run: those asked for, but no more than there are sessions."""
+        return usable_workers(self.plan, self.experiment.workload.workers)
+
     @property
     def speed(self) -> float:
         """Experiment seconds a wall second; one for all arms."""
@@ -83,11 +97,9 @@ class Prepared:
 
     def tokens(self) -> tuple[int, int]:
         """Input and output tokens of one arm over all repeats."""
-        repeats = self.experiment.workload.repeats
-        return (
-            sum(request.input_tokens for request in self.plan.requests) * repeats,
-            sum(request.output_tokens for request in self.plan.requests) * repeats,
-        )
+        repeats, requests = self.experiment.workload.repeats, as_columns(self.plan.requests)
+        tokens_in, tokens_out = (int(requests.ints(name).sum()) for name in ("input_tokens", "output_tokens"))
+        return tokens_in * repeats, tokens_out * repeats
 
     def cost(self) -> float | None:
         """What the endpoints with known token prices will charge for all repeats; None without any price."""
@@ -139,15 +151,18 @@ def prepare(experiment: Experiment, wan: str = "auto") -> Prepared:
     if link is not None:
         wan_facts["link"] = {name: getattr(link, name) for name in link.__struct_fields__}
         wan_facts["profile"] = link.profile
-    return Prepared(
+    prepared = Prepared(
         experiment=experiment,
-        trace=trace,
+        trace=Trace(trace.header, []),  # its rows are in the plan: a million of them need not be kept twice
+        trace_requests=len(trace.rows),
         trace_sha256=sha256_of(Path(work.trace)),
         plan=plan,
         arms=[_setup(arm, experiment, backend) for arm in experiment.arm],
         wan_backend=backend,
         wan=wan_facts,
     )
+    share_of_places(work.max_concurrency, prepared.workers, 0)  # refused here, before traffic
+    return prepared
 
 
 def _setup(arm: Arm, experiment: Experiment, backend: str) -> ArmSetup:
@@ -187,10 +202,35 @@ def _check_credentials(arm: Arm) -> None:
     request_headers(Target(url=str(arm.base_url), headers=arm.headers, api_key_env=arm.api_key_env))
 
 
-def hit_histogram(plan: Plan, edges: Sequence[float]) -> list[int]:
-    """Planned requests in each bucket of planned hit rate (`edges` as shares; the last bucket is closed)."""
-    import numpy as np
+@dataclass(frozen=True)
+class Measured:
+    """Columns of the planned requests of phase `measure`; int64, shape (n,) each. `sessions` is their number."""
 
-    rates = np.array([r.cached_tokens_planned / r.input_tokens for r in plan.measured])
-    counts, _ = np.histogram(rates, np.asarray(edges))
-    return [int(n) for n in counts]
+    input_tokens: Ints
+    output_tokens: Ints
+    cached_tokens_planned: Ints
+    sessions: int
+
+    @classmethod
+    def of(cls, plan: Plan) -> Measured:
+        """Those of a plan."""
+        requests = as_columns(plan.requests)
+        rows = requests.is_one_of("phase", ("measure",))
+        return cls(
+            requests.ints("input_tokens")[rows],
+            requests.ints("output_tokens")[rows],
+            requests.ints("cached_tokens_planned")[rows],
+            len(set(requests.ints("session")[rows].tolist())),
+        )
+
+    @property
+    def hit_rates(self) -> npt.NDArray[np.float64]:
+        """Planned hit of each, as a share of its input."""
+        return self.cached_tokens_planned / self.input_tokens
+
+    def hit_histogram(self, edges: Sequence[float]) -> list[int]:
+        """How many are in each bucket of planned hit rate (`edges` as shares; the last bucket is closed)."""
+        import numpy as np
+
+        counts, _ = np.histogram(self.hit_rates, np.asarray(edges))
+        return [int(n) for n in counts]

@@ -9,11 +9,20 @@ from contextlib import contextmanager
 from types import FrameType
 
 
+class Ended(BaseException):
+    """A signal came while the answer was being made, when there is nothing left to save. No error: not to be caught."""
+
+
 class Stop:
-    """Whether a signal asked us to stop; `event` lets a running replay know."""
+    """Whether a signal asked us to stop; `event` lets a running replay know.
+
+    Until `answering` a signal only notes itself, however often it comes: what was measured has to be saved. From then
+    on the next one raises `Ended`, and those after it do nothing.
+    """
 
     def __init__(self) -> None:
         self.number: int | None = None
+        self.answering = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._event: asyncio.Event | None = None
 
@@ -26,6 +35,9 @@ class Stop:
         """The signal came; the first one counts."""
         if self.number is None:
             self.number = number
+        if self.answering:
+            self.answering = False
+            raise Ended
         if self._loop is not None and self._event is not None:
             self._loop.call_soon_threadsafe(self._event.set)
 

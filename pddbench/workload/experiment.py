@@ -45,6 +45,7 @@ class Workload(_Strict):
     ramp_s: float | None = None  # session arrivals rise from nothing to session_rate over this time
     max_start_rate: float | None = None  # requests a second; a brake, never the pacer
     max_concurrency: int | None = None  # requests in flight; a brake too
+    workers: int = 1  # client processes; sessions are split whole, brakes in equal parts
     stall_timeout_s: float = 300.0  # no byte for that long: outcome `timeout`
     request_limit_s: float = 3600.0  # no end for that long, whatever bytes come: outcome `timeout`
 

@@ -174,6 +174,7 @@ def _check_workload(work: ex.Workload, where: str) -> None:
         ("repeats", 1),
         ("limit_requests", 1),
         ("max_concurrency", 1),
+        ("workers", 1),
         ("warmups", 0),
         ("seed", 0),
         ("warmup_sessions", 0),
@@ -181,6 +182,7 @@ def _check_workload(work: ex.Workload, where: str) -> None:
         value = getattr(work, name)
         _require(value is None or value >= least, where, f"workload.{name} = {value}: must be at least {least}")
     _require(work.repeats <= 1000, where, f"workload.repeats = {work.repeats}: more than 1000 repeats are a mistake")
+    _require(work.workers <= 256, where, f"workload.workers = {work.workers}: more than 256 workers are a mistake")
 
 
 def _check_emulator(options: ex.EmulatorOptions, where: str) -> None:

@@ -10,42 +10,21 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from pddbench.errors import InputError
-from pddbench.trace.contexts import Segment, contexts, cut
+from pddbench.trace.contexts import Segment
 from pddbench.trace.model import Row, Trace
 from pddbench.workload.arrival import session_starts_s
 from pddbench.workload.experiment import Workload
+from pddbench.workload.paths import Paths
 from pddbench.workload.phases import Window
+from pddbench.workload.requests import PlannedRequest, Requests, as_columns
 
 if TYPE_CHECKING:
     from pddbench.trace.hits import Basis
 
+__all__ = ["BEFORE_START", "NS", "Plan", "PlannedRequest", "make_plan", "planned_duration_s", "request_sha256"]
+
 NS = 1_000_000_000
 BEFORE_START = ("warmup", "prime")  # kinds of requests that are sent, and have ended, before t0
-
-
-class PlannedRequest(msgspec.Struct, frozen=True):
-    """One request to send. Times are nanoseconds of experiment time from t0; indices point into `Plan.requests`.
-
-    `start_ns` is the scheduled start of a root (of every request with `timing = "trace"`), `gap_ns` the wait after
-    the last parent's end. `cached_tokens_planned` is the hit of an infinite prefix cache on the `prompt` basis (live
-    history: `prompt+output`), capped at `input_tokens - 1`, not yet floored to any engine's block.
-    """
-
-    index: int
-    request_id: str
-    session_id: str
-    turn: int
-    kind: str
-    phase: str  # warmup | measure
-    parents: tuple[int, ...]
-    start_ns: int | None
-    gap_ns: int
-    prefix_of: int  # -1: none
-    prefix_tokens: int
-    input_tokens: int
-    output_tokens: int
-    cached_tokens_planned: int
-    plan_sha256: str
 
 
 class Plan(msgspec.Struct):
@@ -54,7 +33,7 @@ class Plan(msgspec.Struct):
     Warm-up requests, if any, come last (they share no prefix with the measured ones) and are sent first.
     """
 
-    requests: list[PlannedRequest]
+    requests: Sequence[PlannedRequest]
     timing: str
     sha256: str
     counts: dict[str, int] = msgspec.field(default_factory=dict)
@@ -88,8 +67,9 @@ def make_plan(trace: Trace, work: Workload) -> Plan:
     starts = _start_times_ns(rows, work, notes)
     index_of = {row.request_id: i for i, row in enumerate(rows)}
     ids = [row.request_id for row in rows]
-    requests = []
-    for i, (row, path) in enumerate(zip(rows, contexts(rows, donors), strict=True)):
+    paths = Paths(donors, [row.prefix_tokens for row in rows])
+    requests = Requests()
+    for i, row in enumerate(rows):
         output = max(1, row.output_tokens)
         counts["clamped_outputs"] += output != row.output_tokens
         requests.append(
@@ -108,18 +88,18 @@ def make_plan(trace: Trace, work: Workload) -> Plan:
                 input_tokens=row.input_tokens,
                 output_tokens=output,
                 cached_tokens_planned=min(int(hits[i]), row.input_tokens - 1),
-                plan_sha256=request_sha256(cut(path, row.input_tokens), ids, output),
+                plan_sha256=request_sha256(paths.of(i, row.input_tokens), ids, output),
             )
         )
     measured = len(requests)
     if work.cache == "steady":
-        requests = _steady(requests, work.warmup_sessions)
+        requests = Requests(_steady(requests, work.warmup_sessions))
     if work.cache == "primed":
-        requests = _primed(requests, "prompt+output" if work.history == "live" else "prompt")
+        requests = Requests(_primed(requests, "prompt+output" if work.history == "live" else "prompt"))
         counts["primes"] = len(requests) - measured
-    requests += _warmups(requests, work)
+    for request in _warmups(requests, work):
+        requests.append(request)
     counts["warmups"] = len(requests) - measured - counts["primes"]
-    digest = hashlib.sha256("".join(request.plan_sha256 for request in requests).encode()).hexdigest()
     window = _window(work, requests)
     if window is not None:
         notes.append(
@@ -127,10 +107,10 @@ def make_plan(trace: Trace, work: Workload) -> Plan:
             "requests go on until the last of those has ended, and what is left is not sent"
         )
     found = {name: n for name, n in counts.items() if n}
-    return Plan(requests, work.timing, digest, found, notes, window, work.history)
+    return Plan(requests.sealed(), work.timing, requests.sha256(), found, notes, window, work.history)
 
 
-def _window(work: Workload, requests: Sequence[PlannedRequest]) -> Window | None:
+def _window(work: Workload, requests: Requests) -> Window | None:
     """The measured window. Raises `InputError` when all requests are due before it begins (without service times)."""
     if work.duration_s is None:
         return None
@@ -233,7 +213,7 @@ def request_sha256(prompt: Sequence[Segment], ids: Sequence[str], output_tokens:
     return hashlib.sha256("\n".join([*parts, str(output_tokens)]).encode()).hexdigest()
 
 
-def _steady(requests: list[PlannedRequest], sessions: int) -> list[PlannedRequest]:
+def _steady(requests: Sequence[PlannedRequest], sessions: int) -> list[PlannedRequest]:
     """The first `sessions` sessions, by their start, are not measured: they bring the caches into their state."""
     order: dict[str, int] = {}
     for request in sorted(requests, key=lambda r: (r.start_ns is None, r.start_ns or 0)):
@@ -246,7 +226,7 @@ def _steady(requests: list[PlannedRequest], sessions: int) -> list[PlannedReques
     ]
 
 
-def _primed(requests: list[PlannedRequest], basis: Basis) -> list[PlannedRequest]:
+def _primed(requests: Sequence[PlannedRequest], basis: Basis) -> list[PlannedRequest]:
     """What sessions share with one another, sent once before the start: the longest shared part of each such donor.
 
     The planned hits follow: everything primed is there from the first request on.
@@ -279,7 +259,7 @@ def _primed(requests: list[PlannedRequest], basis: Basis) -> list[PlannedRequest
         )
         for n, (donor, tokens) in enumerate(shared.items())
     ]
-    everything = requests + primes
+    everything = [*requests, *primes]
     turn_ns = [*range(len(requests)), *range(-len(primes), 0)]  # primes are asked for, and answered, first
     hits = possible_hits(everything, [request.prefix_of for request in everything], turn_ns, turn_ns, basis)
     return [
@@ -288,7 +268,7 @@ def _primed(requests: list[PlannedRequest], basis: Basis) -> list[PlannedRequest
     ]
 
 
-def _warmups(requests: list[PlannedRequest], work: Workload) -> list[PlannedRequest]:
+def _warmups(requests: Sequence[PlannedRequest], work: Workload) -> list[PlannedRequest]:
     """`work.warmups` requests of the lengths of the first ones, in tokens of their own: they warm code, not caches."""
     out = []
     for n in range(work.warmups):
@@ -321,17 +301,16 @@ def planned_duration_s(plan: Plan) -> float:
 
     With a window no longer than that: what is not due by then is not sent.
     """
-    last_ns = _last_due_ns(plan.requests)
+    last_ns = _last_due_ns(as_columns(plan.requests))
     return (last_ns if plan.window is None else min(last_ns, plan.window.until_ns)) / NS
 
 
-def _last_due_ns(requests: Sequence[PlannedRequest]) -> int:
+def _last_due_ns(requests: Requests) -> int:
     """When the last request is due if all are answered at once."""
-    ends_ns: list[int] = []
-    for request in requests:
-        if request.kind in BEFORE_START:
-            continue  # they come last, and have ended before t0
-        ready = max((ends_ns[parent] for parent in request.parents), default=0)
-        scheduled = request.start_ns if request.start_ns is not None else ready + request.gap_ns
-        ends_ns.append(max(scheduled, ready))
+    ends_ns = [0] * len(requests)
+    timed = ~requests.is_one_of("kind", BEFORE_START)  # the others have ended before t0
+    for i in timed.nonzero()[0].tolist():
+        start_ns = requests.start_ns(i)
+        ready = max([ends_ns[parent] for parent in requests.parents(i)], default=0)
+        ends_ns[i] = max(ready + requests.gap_ns(i) if start_ns is None else start_ns, ready)
     return max(ends_ns, default=0)

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from pddbench.trace.contexts import Segment, contexts, cut
+from pddbench.trace.contexts import Segment
 from pddbench.workload.history import Replies, taken
+from pddbench.workload.paths import Paths
 from pddbench.workload.plan import Plan
+from pddbench.workload.requests import as_columns
 from pddbench.workload.words import WORDS
 
 if TYPE_CHECKING:
@@ -46,11 +48,8 @@ class PromptBook:
         self._requests, self._replies = plan.requests, replies
         self._salt = salt
         self._low, self._high = token_id_range
-        donors = [request.prefix_of for request in plan.requests]
-        self._paths = [
-            cut(path, request.input_tokens)
-            for request, path in zip(plan.requests, contexts(plan.requests, donors), strict=True)
-        ]
+        columns = as_columns(plan.requests)
+        self._paths = Paths(columns.ints("prefix_of").data, columns.ints("prefix_tokens").data)
         self._own: OrderedDict[int, Ids] = OrderedDict()
         self._kept_tokens = 0
 
@@ -59,7 +58,7 @@ class PromptBook:
         import numpy as np
 
         pieces = []
-        for segment in self._paths[index]:
+        for segment in self._path(index):
             written, reply_tokens = self._halves(segment)
             if written is not None:
                 pieces.append(self._piece(written))
@@ -68,10 +67,15 @@ class PromptBook:
                 pieces.append(np.array(self._replies.get(segment.owner).ids_until(reply_tokens), dtype=np.int32))
         return np.concatenate(pieces)
 
+    def _path(self, index: int) -> list[Segment]:
+        return self._paths.of(index, self._requests[index].input_tokens)
+
     def _halves(self, segment: Segment) -> tuple[Segment | None, int]:
         """What a segment holds of its owner's prompt, and how many tokens of its live reply."""
+        if self._replies is None:
+            return segment, 0
         owner = self._requests[segment.owner]
-        if self._replies is None or segment.end <= owner.input_tokens:
+        if segment.end <= owner.input_tokens:
             return segment, 0
         written = segment._replace(end=owner.input_tokens)
         tokens = taken(segment.end, owner, self._replies.get(segment.owner).tokens)
@@ -83,8 +87,7 @@ class PromptBook:
         return self._own_ids(segment.owner)[segment.start - offset : segment.end - offset]
 
     def _first_own(self, owner: int) -> int:
-        request = self._requests[owner]
-        return request.prefix_tokens if request.prefix_of >= 0 else 0
+        return self._paths.first_own(owner)
 
     def _own_ids(self, owner: int) -> Ids:
         """All fresh tokens of a row (rest of the prompt, then its recorded reply), drawn once while kept."""
@@ -124,7 +127,7 @@ class PromptBook:
             elif text:
                 out.append({"role": role, "content": text})
 
-        for segment in self._paths[index]:
+        for segment in self._path(index):
             written, reply_tokens = self._halves(segment)
             if written is not None:
                 end = min(written.end, self._last_word(segment.owner, overhead))
@@ -139,7 +142,7 @@ class PromptBook:
     def _last_word(self, owner: int, overhead: tuple[int, int]) -> int:
         """Position at which the words of a request's own message end: what the template adds is left out."""
         request, first = self._requests[owner], self._first_own(owner)
-        earlier = any(s.end > self._requests[s.owner].input_tokens for s in self._paths[owner] if s.owner != owner)
+        earlier = any(s.end > self._requests[s.owner].input_tokens for s in self._path(owner) if s.owner != owner)
         return max(first + 1, request.input_tokens - overhead[earlier])
 
 

@@ -8,18 +8,23 @@ import time
 
 import numpy as np
 
-from pddbench.runfolder.events import RequestEvents, events_table, events_writer
+from pddbench.runfolder.events import RequestEvents, events_table, events_writer, gaps_of
 
 TOKENS = int(os.environ.get("PDDBENCH_BENCH_TOKENS", 100_000_000))
 A_REQUEST, A_GROUP = 500, 2000
 
 
 def some_requests(seed):
-    """Requests of 500 tokens, 20 ms apart with jitter and a rare stall."""
+    """Token times of requests of 500 tokens, 20 ms apart with jitter and a rare stall, ns."""
     rng = np.random.default_rng(seed)
     gaps = rng.normal(20_000, 300, (A_GROUP, A_REQUEST - 1)) + rng.exponential(200, (A_GROUP, A_REQUEST - 1))
     gaps += (rng.random(gaps.shape) < 0.001) * 100_000
-    return [RequestEvents(f"{seed}-{i}", row, [1] * A_REQUEST, []) for i, row in enumerate(gaps.astype(int).tolist())]
+    return (np.cumsum(np.pad(gaps, ((0, 0), (1, 0))), axis=1) * 1000).astype(int).tolist()
+
+
+def events(seed, times):
+    """What a run's end makes of them."""
+    return [RequestEvents(f"{seed}-{i}", gaps_of(one), [1] * A_REQUEST, []) for i, one in enumerate(times)]
 
 
 def test_recording(tmp_path):
@@ -30,7 +35,7 @@ def test_recording(tmp_path):
     with events_writer(path) as writer:
         for number in range(wanted):
             start = time.process_time()
-            writer.write_table(events_table(groups[number % len(groups)], "a", 1))
+            writer.write_table(events_table(events(number, groups[number % len(groups)]), "a", 1))
             cpu += time.process_time() - start
     tokens = wanted * A_REQUEST * A_GROUP
     out = {"tokens": tokens, "cpu_s": round(cpu, 2), "mb": round(path.stat().st_size / 1e6, 1)}

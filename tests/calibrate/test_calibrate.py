@@ -39,6 +39,14 @@ def test_a_real_calibration_sees_every_event():
 
 
 @pytest.mark.slow
+def test_workers_are_calibrated_together():
+    """Without it `--workers` would be vouched for by figures of one process, or by a part of the events."""
+    (only,) = measure(error_ms=10_000, life_s=1.0, loads=[500], workers=2)
+    assert (only.failed, only.within, only.streams) == (0, True, 20)
+    assert only.ttft_kernel.p50 <= only.ttft_user.p50 and only.cpu_share > 0
+
+
+@pytest.mark.slow
 def test_an_error_that_cannot_hold_is_said():
     """Without it a calibration could not fail, and would be worth nothing."""
     done = CliRunner().invoke(calibrate, ["--error-ms", "0.001", "--seconds", "1", "--max-events", "500"],
@@ -57,6 +65,15 @@ def test_kept_quoted_and_compared():
     assert store.warning(19_000, 10, 10.0) is None
     assert "about 2,100 events a second are planned" in store.warning(21_000, 10, 10.0)
     assert "about 6 starts a second are planned" in store.warning(10, 60, 10.0)
+
+
+def test_each_number_of_workers_has_its_own():
+    """Without it the limit of one process would be quoted for four, or the other way round."""
+    store.save(store.new([level(1000)], 5.0, "2026-01-01"))
+    assert "`pddbench calibrate --workers 2`" in store.warning(1, 1, 1.0, workers=2)
+    store.save(store.new([level(2000)], 5.0, "2026-01-01", workers=2))
+    assert (store.quoted(2)["workers"], store.quoted(2)["events_s"], store.quoted()["events_s"]) == (2, 2000, 1000)
+    assert "with 2 workers" in store.warning(30_000, 1, 10.0, workers=2)
 
 
 def test_another_hosts_calibration_is_not_believed(cache):

@@ -46,7 +46,7 @@ async def test_client_starved_of_cpu(tmp_path):
     clock = KernelClock([(sample.t_ns, sample.offset_ns) for sample in spool.clock_offsets])
     errors = _Errors()
     for one in requests:
-        errors.add(spool, one.index, clock)
+        errors.add(spool.request(one.index), clock)
     spool.close()
     assert errors.events == 60 * 25
     worst_ms = sorted(errors.used)[-2] / 1e6

@@ -3,12 +3,17 @@
 import json
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from run_kit import BUSY, pddbench, small_rows, start, wait_for, write_trace
 
 import pddbench as package
+from pddbench.deploy.emulator.launch import LaunchStopped, launch
+from pddbench.deploy.presets import emulator_spec
+from pddbench.workload.experiment import Arm, Experiment, Workload
 
 EXPERIMENT = """
 name = "killed"
@@ -37,10 +42,15 @@ def begin(tmp_path):
 
 def emulators(pid):
     """Process ids of the emulator's processes that `pid` started."""
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    found = [int(child) for child in children if "emulator" in Path(f"/proc/{child}/cmdline").read_text()]
+    found = children_of(pid, "emulator")
     assert found
     return found
+
+
+def children_of(pid, word):
+    """Children of `pid` that have `word` in their command line."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [int(child) for child in children if word in Path(f"/proc/{child}/cmdline").read_text()]
 
 
 def gone(pids):
@@ -72,6 +82,53 @@ def test_signals_stop_cleanly(tmp_path, number):
     assert manifest["partial"] is True and manifest["signal"] == number
     assert "stopped early" in " ".join(stdout.split())
     wait_for(lambda: gone(children), "the emulator to end")
+
+
+@pytest.mark.parametrize("module", ["click", "pddbench.cli", "pddbench.errors"])
+def test_ctrl_c_while_it_is_imported(module):
+    """Without it the first 100 ms of every command answer Ctrl-C with a traceback of somebody's import."""
+    code = f"""
+import os, signal, sys
+class Interrupt:
+    def find_spec(self, name, path=None, target=None):
+        if name == {module!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Interrupt())
+from pddbench.__main__ import start
+start()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (130, "pddbench: stopped\n")
+
+
+def test_a_signal_while_the_answer_is_made(tmp_path):
+    """Without it a second Ctrl-C ends in silence or a traceback, and nobody knows that all rows are there."""
+    write_trace(tmp_path / "t.trace.jsonl", small_rows(4))
+    (tmp_path / "e.toml").write_text(EXPERIMENT)
+    out = tmp_path / "out"
+    code = f"""
+import os, signal, time
+import pddbench.report.answer as report
+def answer(*_, **__):
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(60)
+report.answer = answer
+from pddbench.cli import main
+main(["simulate", {str(tmp_path / "e.toml")!r}, "--out", {str(out)!r}, "--quiet"])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 143, done.stderr
+    assert done.stderr.startswith(f"pddbench: stopped before the answer was complete; all rows are in {out}")
+    assert "Traceback" not in done.stderr
+    assert len(package.load(str(out)).requests) == 24
+
+
+def test_a_signal_while_an_emulator_starts():
+    """Without it Ctrl-C is answered only when the emulator is up, on a busy machine seconds later."""
+    experiment = Experiment(name="x", workload=Workload(trace=""), arm=[Arm(name="arm", emulated="pdd")])
+    with pytest.raises(LaunchStopped), launch(emulator_spec(experiment.arm[0], experiment), lambda: True):
+        raise AssertionError("it was launched")
+    assert gone(children_of(os.getpid(), "emulator"))
 
 
 def test_sigkill_loses_at_most_a_second(tmp_path):

@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 import urllib.request
+from collections.abc import Callable
 from types import TracebackType
 from typing import IO, Any
 
@@ -22,6 +23,11 @@ from pddbench.text import printable
 
 _READY_TIMEOUT_S = 60.0
 _END_TIMEOUT_S = 5.0
+_LOOK_S = 0.1
+
+
+class LaunchStopped(Exception):
+    """A signal came before the deployment was up."""
 
 
 class _Process:
@@ -36,31 +42,33 @@ class _Process:
             stdout=subprocess.PIPE,
             stderr=self._errors,
             start_new_session=True,  # a Ctrl-C is for pddbench, which then ends its processes itself
-            env=_environment(),
+            env=environment(),
         )
 
     @property
     def pid(self) -> int:
         return self._popen.pid
 
-    def start(self, spec: dict[str, Any]) -> int:
-        """Hand over the spec; returns the port it listens on."""
+    def start(self, spec: dict[str, Any], stopped: Callable[[], bool]) -> int:
+        """Hand over the spec; returns the port it listens on. Raises `LaunchStopped` as soon as `stopped()`."""
         assert self._popen.stdin is not None
         try:
             self._popen.stdin.write(msgspec.json.encode(spec) + b"\n")
             self._popen.stdin.flush()
         except BrokenPipeError:
             raise WorldError(self.obituary()) from None
-        ready = json.loads(self._ready_line())
+        ready = json.loads(self._ready_line(stopped))
         if "error" in ready:
             raise _start_error(spec["deployment"], ready)
         port: int = ready["port"]
         return port
 
-    def _ready_line(self) -> bytes:
-        stdout = self._popen.stdout
+    def _ready_line(self, stopped: Callable[[], bool]) -> bytes:
+        stdout, limit_s = self._popen.stdout, time.monotonic() + _READY_TIMEOUT_S
         assert stdout is not None
-        readable, _, _ = select.select([stdout], [], [], _READY_TIMEOUT_S)
+        while not (readable := select.select([stdout], [], [], _LOOK_S)[0]) and time.monotonic() < limit_s:
+            if stopped():
+                raise LaunchStopped
         line = stdout.readline() if readable else b""
         if not line:
             raise WorldError(self.obituary())
@@ -98,7 +106,7 @@ def _name(role: str) -> str:
     return {"router": "router", "a": "cluster A", "b": "cluster B"}[role]
 
 
-def _environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
     """The parent's, with the package importable as here."""
     from pddbench import __file__ as package
 
@@ -117,7 +125,7 @@ def _start_error(spec: EmulatorSpec, ready: dict[str, Any]) -> Exception:
 class Deployment:
     """A running emulated deployment; a context manager that ends it."""
 
-    def __init__(self, spec: EmulatorSpec) -> None:
+    def __init__(self, spec: EmulatorSpec, stopped: Callable[[], bool]) -> None:
         self.spec = spec
         roles = ["a", "router"] if spec.arm == "baseline" else ["b", "a", "router"]
         self._processes = [_Process(role) for role in roles]
@@ -126,7 +134,7 @@ class Deployment:
         try:
             for process in self._processes:
                 told = {"deployment": spec, "epoch_ns": epoch_ns, "ports": ports}
-                ports[process.role] = process.start(told)
+                ports[process.role] = process.start(told, stopped)
         except BaseException:
             self.close()
             raise
@@ -189,6 +197,9 @@ class Deployment:
         self.close()
 
 
-def launch(spec: EmulatorSpec) -> Deployment:
-    """Start a deployment and wait until it serves. Raises `InputError` (port) or `WorldError` (a process died)."""
-    return Deployment(spec)
+def launch(spec: EmulatorSpec, stopped: Callable[[], bool] = lambda: False) -> Deployment:
+    """Start a deployment and wait until it serves. Raises `InputError` (port) or `WorldError` (a process died).
+
+    Ends what it has started and raises `LaunchStopped` when `stopped` says that nobody waits for it any more.
+    """
+    return Deployment(spec, stopped)

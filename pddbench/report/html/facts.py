@@ -7,11 +7,10 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from pddbench.analyze.check import CheckResult
-from pddbench.report import mix
+from pddbench.report import mix, own_error
 from pddbench.report.html.markup import Markup, join, tag
 from pddbench.text import printable
 
-_LAGS = {"send_lag_p99_s": "send lag", "loop_lag_p99_s": "loop lag", "emulator_late_p99_s": "emulator late"}
 _STATUS = {"pass": "good", "breach": "bad", "undecided": "warn", "withheld": "warn"}
 
 
@@ -64,11 +63,8 @@ def _wan(run: dict[str, Any], manifest: dict[str, Any]) -> str:
 
 def _error_bar(summary: dict[str, Any]) -> str:
     """The worst of our own lags over the arms."""
-    said = []
-    for key, word in _LAGS.items():
-        seen = [arm["error_bar"][key] for arm in summary["arms"].values() if arm["error_bar"][key] is not None]
-        said += [f"{word} {1e3 * max(seen):.1f} ms"] if seen else []
-    return ", ".join(said) or "not known"
+    said = [f"{word} {value:.1f} ms" for word, value in own_error.lags_ms(summary["arms"]).items()]
+    return ", ".join([*said, own_error.waited(summary["arms"])]).removesuffix(", ") or "not known"
 
 
 def _scales(summary: dict[str, Any]) -> str:

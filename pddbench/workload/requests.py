@@ -1,0 +1,237 @@
+"""The requests of a plan as columns: a million of them in some 150 MB, and read from a file without unpacking it.
+
+A `PlannedRequest` is made when somebody asks for one. Columns are `array`s while a plan is made, and views of the
+mapped file where it is read back, so that several processes share one copy.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import mmap
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from operator import attrgetter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+import msgspec
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+_NONE = -(2**63)
+_INTS: dict[str, Literal["i", "q"]] = {
+    **dict.fromkeys(("turn", "session", "kind", "phase"), "i"),
+    **dict.fromkeys(("start_ns", "gap_ns", "parent_ends"), "q"),
+    **dict.fromkeys(("parents", "prefix_of", "prefix_tokens", "input_tokens", "output_tokens"), "i"),
+    "cached_tokens_planned": "i",
+}
+_PLAIN = ("turn", "gap_ns", "prefix_of", "prefix_tokens", "input_tokens", "output_tokens", "cached_tokens_planned")
+_plain_of = attrgetter(*_PLAIN)
+_TEXTS = ("request_id", "session_id", "plan_sha256")
+_ALIGN = 8
+_MAGIC = b"pddbench-plan-1\n"
+
+
+class PlannedRequest(msgspec.Struct, frozen=True):
+    """One request to send. Times are nanoseconds of experiment time from t0; indices point into `Plan.requests`.
+
+    `start_ns` is the scheduled start of a root (of every request with `timing = "trace"`), `gap_ns` the wait after
+    the last parent's end. `cached_tokens_planned` is the hit of an infinite prefix cache on the `prompt` basis (live
+    history: `prompt+output`), capped at `input_tokens - 1`, not yet floored to any engine's block.
+    """
+
+    index: int
+    request_id: str
+    session_id: str
+    turn: int
+    kind: str
+    phase: str  # warmup | measure
+    parents: tuple[int, ...]
+    start_ns: int | None
+    gap_ns: int
+    prefix_of: int  # -1: none
+    prefix_tokens: int
+    input_tokens: int
+    output_tokens: int
+    cached_tokens_planned: int
+    plan_sha256: str
+
+
+class _Texts:
+    """Strings, one behind the other, and where each ends."""
+
+    def __init__(self, data: Any = None, ends: Any = None) -> None:
+        self.data: Any = bytearray() if data is None else data
+        self.ends: Any = array("q") if ends is None else ends
+
+    def append(self, text: str) -> None:
+        self.data += text.encode("utf-8", "surrogatepass")
+        self.ends.append(len(self.data))
+
+    def __getitem__(self, i: int) -> str:
+        return bytes(self.data[self.ends[i - 1] if i else 0 : self.ends[i]]).decode("utf-8", "surrogatepass")
+
+
+class Requests(Sequence[PlannedRequest]):
+    """Planned requests in the order of their index. Grows by `append` until it is `sealed`."""
+
+    def __init__(self, requests: Iterable[PlannedRequest] = ()) -> None:
+        self._ints: dict[str, Any] = {name: array(code) for name, code in _INTS.items()}
+        self._plain = [self._ints[name] for name in _PLAIN]
+        self._texts = {name: _Texts() for name in _TEXTS}
+        self._words: list[str] = []  # of kinds and phases
+        self._codes: dict[str, int] | None = {}
+        for request in requests:
+            self.append(request)
+
+    def append(self, request: PlannedRequest) -> None:
+        """Take one more; its index must be the next one."""
+        assert self._codes is not None and request.index == len(self)
+        code = self._codes.get(request.session_id)
+        if code is None:
+            code = self._codes[request.session_id] = len(self._codes)
+            self._texts["session_id"].append(request.session_id)
+        ints, parents = self._ints, self._ints["parents"]
+        for column, value in zip(self._plain, _plain_of(request), strict=True):
+            column.append(value)
+        ints["session"].append(code)
+        ints["kind"].append(self._word(request.kind))
+        ints["phase"].append(self._word(request.phase))
+        ints["start_ns"].append(_NONE if request.start_ns is None else request.start_ns)
+        parents.extend(request.parents)
+        ints["parent_ends"].append(len(parents))
+        self._texts["request_id"].append(request.request_id)
+        self._texts["plan_sha256"].append(request.plan_sha256)
+
+    def _word(self, word: str) -> int:
+        try:
+            return self._words.index(word)
+        except ValueError:
+            self._words.append(word)
+            return len(self._words) - 1
+
+    def sealed(self) -> Requests:
+        """Itself; no more can be appended."""
+        self._codes = None
+        return self
+
+    def __len__(self) -> int:
+        return len(self._ints["turn"])
+
+    @overload
+    def __getitem__(self, at: int) -> PlannedRequest: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[PlannedRequest]: ...
+    def __getitem__(self, at: int | slice) -> PlannedRequest | list[PlannedRequest]:
+        if isinstance(at, slice):
+            return [self._one(i) for i in range(*at.indices(len(self)))]
+        i = at + len(self) if at < 0 else at
+        if not 0 <= i < len(self):
+            raise IndexError(at)
+        return self._one(i)
+
+    def _one(self, i: int) -> PlannedRequest:
+        ints, texts = self._ints, self._texts
+        plain = {name: ints[name][i] for name in _PLAIN}
+        return PlannedRequest(
+            index=i,
+            request_id=texts["request_id"][i],
+            session_id=texts["session_id"][ints["session"][i]],
+            kind=self._words[ints["kind"][i]],
+            phase=self._words[ints["phase"][i]],
+            parents=tuple(self.parents(i)),
+            start_ns=self.start_ns(i),
+            plan_sha256=texts["plan_sha256"][i],
+            **plain,
+        )
+
+    def __iter__(self) -> Iterator[PlannedRequest]:
+        return map(self._one, range(len(self)))
+
+    def sha256(self) -> str:
+        """Of all `plan_sha256`, one after the other: the identity of the plan."""
+        return hashlib.sha256(self._texts["plan_sha256"].data).hexdigest()
+
+    # --- columns
+
+    def start_ns(self, i: int) -> int | None:
+        """`start_ns` of request `i`."""
+        start: int = self._ints["start_ns"][i]
+        return None if start == _NONE else start
+
+    def gap_ns(self, i: int) -> int:
+        """`gap_ns` of request `i`."""
+        gap: int = self._ints["gap_ns"][i]
+        return gap
+
+    def parents(self, i: int) -> Sequence[int]:
+        """`parents` of request `i`."""
+        ends = self._ints["parent_ends"]
+        found: Sequence[int] = self._ints["parents"][ends[i - 1] if i else 0 : ends[i]]
+        return found
+
+    def ints(self, name: str) -> npt.NDArray[np.int64]:
+        """A column as int64, shape (n,); `session` are codes, and `start_ns` has the least of all numbers for None."""
+        import numpy as np
+
+        return np.frombuffer(self._ints[name], dtype=_INTS[name]).astype(np.int64)
+
+    def is_one_of(self, column: str, words: Iterable[str]) -> npt.NDArray[np.bool_]:
+        """Where `kind` or `phase` is one of `words`, shape (n,)."""
+        import numpy as np
+
+        return np.isin(self.ints(column), [self._words.index(word) for word in words if word in self._words])
+
+    def edges(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Every (parent, child), by child."""
+        import numpy as np
+
+        counts = np.diff(self.ints("parent_ends"), prepend=0)
+        return self.ints("parents"), np.repeat(np.arange(len(self)), counts)
+
+    # --- files
+
+    def save(self, path: Path, about: dict[str, Any]) -> None:
+        """Write a file: a header of JSON with `about`, then the columns."""
+        columns: dict[str, memoryview] = {name: memoryview(column).cast("B") for name, column in self._ints.items()}
+        for name, texts in self._texts.items():
+            columns[f"{name}.ends"] = memoryview(texts.ends).cast("B")
+            columns[name] = memoryview(texts.data).cast("B")
+        header = msgspec.json.encode(
+            {"about": about, "words": self._words, "bytes": {name: len(data) for name, data in columns.items()}}
+        )
+        with path.open("wb") as file:
+            file.write(_MAGIC + len(header).to_bytes(_ALIGN, "little"))
+            for data in (memoryview(header), *columns.values()):
+                file.write(data)
+                file.write(bytes(-len(data) % _ALIGN))
+
+    @classmethod
+    def load(cls, path: Path) -> tuple[Requests, dict[str, Any]]:
+        """The requests of a file, mapped, and its `about`. Raises `OSError`, or `ValueError` where it is damaged."""
+        with path.open("rb") as file:
+            whole = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        at = len(_MAGIC) + _ALIGN
+        if bytes(whole[: len(_MAGIC)]) != _MAGIC:
+            raise ValueError("it is no plan of this version")
+        size = int.from_bytes(whole[len(_MAGIC) : at], "little")
+        header = msgspec.json.decode(whole[at : at + size])
+        at += size + -size % _ALIGN
+        columns = {}
+        for name, n_bytes in header["bytes"].items():
+            columns[name] = whole[at : at + n_bytes]
+            if len(columns[name]) != n_bytes:
+                raise ValueError("it is cut off")
+            at += n_bytes + -n_bytes % _ALIGN
+        out = cls()
+        out._ints = {name: columns[name].cast(code) for name, code in _INTS.items()}
+        out._texts = {name: _Texts(columns[name], columns[f"{name}.ends"].cast("q")) for name in _TEXTS}
+        out._words = header["words"]
+        return out.sealed(), header["about"]
+
+
+def as_columns(requests: Sequence[PlannedRequest]) -> Requests:
+    """Themselves, or columns made of a list."""
+    return requests if isinstance(requests, Requests) else Requests(requests).sealed()
