@@ -14,7 +14,7 @@ from page_kit import fail, hostile, hostile_manifest, make_page
 
 from pddbench.report.html.markup import tag
 from pddbench.report.html.page import for_script
-from pddbench.report.html.timeline import _in_flight
+from pddbench.report.html.timeline import _in_flight, _offered_gbit
 
 
 @pytest.fixture(scope="module")
@@ -137,3 +137,24 @@ def test_all_failed_has_a_page(tmp_path):
 
     text, _ = make_page(tmp_path, sessions=3, edit=dead)
     assert "no request succeeded" in text
+
+
+def test_shares_inside_the_objective_are_the_tables(made):
+    """The step in the percentile plot must not say another share than the table."""
+    text, summary = made
+    data = json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)[1])
+    (curve,) = [one for one in data["curves"] if one["metric"] == "ttft_sched"]
+    assert curve["slo"] == 2.0
+    for arm, part in curve["arms"].items():
+        share = summary["arms"][arm]["figures"]["slo_attainment.share"]["point"]
+        assert 0 <= share <= part["inside"] <= 1, "all objectives together hold for no more than one of them does"
+    assert curve["arms"]["naive"]["inside"] < 1
+    assert all(part["inside"] is None for one in data["curves"] if not one["slo"] for part in one["arms"].values())
+
+
+def test_offered_kv_adds_up():
+    """The rates of the bins must be the bytes that were sent."""
+    kv = np.array([1e9, np.nan, 5e8, 2.5e8])
+    rate = _offered_gbit(kv, np.array([0, 0, 0, 2]), 2.0, 3)
+    assert rate.tolist() == [6.0, 0.0, 1.0]
+    assert np.isnan(_offered_gbit(np.array([np.nan]), np.array([0]), 1.0, 2)).all(), "no KV known: nothing is drawn"

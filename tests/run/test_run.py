@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
-from run_kit import BUSY, emulator, get_json, pddbench, small_rows, write_trace
+from run_kit import BUSY, emulator, get_json, pddbench, small_rows, typed, write_trace
 
 import pddbench as package
 from pddbench.runfolder.schema import EVENTS, HEALTH, REQUESTS, SERVER
@@ -136,10 +136,10 @@ def test_table_says_what_it_is(ran):
 def test_check_and_report_read_the_folder(ran):
     """Without it, a CI gate on a finished run does not work."""
     out, _ = ran
-    assert pddbench("check", out, "--that", "pdd.ttft.p50 < 30 s", *BUSY).returncode == 0
-    assert pddbench("check", out, "--that", "naive.ttft.p50 < 1 ms", *BUSY).returncode == 99
-    assert pddbench("check", out, "--that", "naive.ttft.p50 < 1 parsec").returncode == 2
-    report = pddbench("report", out, "--json", *BUSY)
+    assert typed("check", out, "--that", "pdd.ttft.p50 < 30 s", *BUSY).returncode == 0
+    assert typed("check", out, "--that", "naive.ttft.p50 < 1 ms", *BUSY).returncode == 99
+    assert typed("check", out, "--that", "naive.ttft.p50 < 1 parsec").returncode == 2
+    report = typed("report", out, "--json", *BUSY)
     assert set(json.loads(report.stdout)["arms"]) == {"baseline", "naive", "pdd"}
 
 
@@ -156,7 +156,7 @@ def test_dry_run_sends_nothing(tmp_path):
     """Without it, a user cannot see what a run would cost."""
     write_trace(tmp_path / "t.trace.jsonl", small_rows(4))
     (tmp_path / "e.toml").write_text(EXPERIMENT)
-    done = pddbench("run", tmp_path / "e.toml", "--dry-run", "--json", "--out", tmp_path / "out")
+    done = typed("run", tmp_path / "e.toml", "--dry-run", "--json", "--out", tmp_path / "out")
     facts = json.loads(done.stdout)
     assert (facts["requests"], facts["sessions"], len(facts["runs"])) == (12, 4, 6)
     assert facts["wan_bytes_planned"]["baseline"] == 0 < facts["wan_bytes_planned"]["pdd"]

@@ -4,7 +4,7 @@ import json
 
 import pandas as pd
 import pytest
-from run_kit import pddbench, small_rows, write_trace
+from run_kit import pddbench, small_rows, typed, write_trace
 
 import pddbench as package
 
@@ -29,7 +29,7 @@ emulated = "pdd"
 def simulate(path, out, *flags, text=EXPERIMENT):
     write_trace(path / "t.trace.jsonl", small_rows(12, tokens=3000, gap_s=0.5, start_gap_s=1.0, output=60))
     (path / "e.toml").write_text(text)
-    done = pddbench("simulate", path / "e.toml", "--out", path / out, *flags)
+    done = typed("simulate", path / "e.toml", "--out", path / out, *flags)
     assert done.returncode == 0, done.stdout + done.stderr
     return done
 

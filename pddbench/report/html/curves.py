@@ -27,12 +27,13 @@ _BAND = np.unique(np.round(1 - np.logspace(-0.02, -3, 40), 5))
 
 
 def percentile_curves(data: Dataset) -> list[dict[str, Any]]:
-    """One entry a metric: its objective (s, or null) and for each arm rows, failures, curve and band."""
-    return [
-        {"metric": name, "label": label, "slo": _objective(data.slo, name),
-         "arms": {arm: _curve(part.values(name)) for arm, part in data.arms.items()}}
-        for name, label in METRICS
-    ]  # fmt: skip
+    """One entry a metric: its objective (s, or null) and for each arm rows, failures, curve, band, share inside."""
+    out = []
+    for name, label in METRICS:
+        limit = _objective(data.slo, name)
+        arms = {arm: _curve(part.values(name), limit) for arm, part in data.arms.items()}
+        out.append({"metric": name, "label": label, "slo": limit, "arms": arms})
+    return out
 
 
 def _objective(slo: dict[str, Any], name: str) -> float | None:
@@ -40,15 +41,20 @@ def _objective(slo: dict[str, Any], name: str) -> float | None:
     return None if limit is None else float(limit) / 1e3
 
 
-def _curve(values: Values) -> dict[str, Any]:
-    """Share `q` of the rows that lies below each value, at places that are even on a log-percentile axis."""
+def _curve(values: Values, limit: float | None) -> dict[str, Any]:
+    """Share `q` of the rows that lies below each value, at places that are even on a log-percentile axis.
+
+    `inside` is the share of all rows, failures among them, that meets the objective; null without one.
+    """
     ascending = values.index.ascending
     n, finite = len(ascending), int(np.isfinite(ascending).sum())
     if values.blank or finite == 0:
-        return {"rows": n, "failed": n - finite, "blank": values.blank, "q": [], "value": [], "band": []}
+        return {"rows": n, "failed": n - finite, "blank": values.blank, "q": [], "value": [], "band": [],
+                "inside": None}  # fmt: skip
     at = _places(n, finite)
     band = _band(values)
-    return {"rows": n, "failed": n - finite, "blank": None, "q": rounded(at / n, 6),
+    inside = None if limit is None else round(float(np.searchsorted(ascending, limit, side="right")) / n, 6)
+    return {"rows": n, "failed": n - finite, "blank": None, "inside": inside, "q": rounded(at / n, 6),
             "value": rounded(ascending[at]), "band": [rounded(row, 6) for row in band]}  # fmt: skip
 
 

@@ -109,12 +109,13 @@ def _cell(text: str, ratio: float, column: int) -> Markup:
     if text.startswith("withheld") or text == NO_PRICE:
         return tag("td", tag("span", text, class_="withheld"), data_value=sort)
     point, _, bounds = text.partition(" [")
-    times = f"×{units.plain(ratio)}" if known and column else None
+    times = f"×{units.plain(ratio)}" if known else ""
+    # empty ones keep the columns of a wide page in line
     return tag(
         "td",
         tag("span", point, class_="point"),
-        tag("span", times, class_="times") if times and times != "×1.00" else None,
-        tag("span", f"[{bounds}", class_="bounds") if bounds else None,
+        tag("span", times if times != "×1.00" else "", class_="times") if column else None,
+        tag("span", f"[{bounds}" if bounds else "", class_="bounds"),
         data_value=sort,
     )
 

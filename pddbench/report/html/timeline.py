@@ -1,4 +1,4 @@
-"""The run over time, arm by arm: starts a second, requests in flight, time to first token, our own loop's lag."""
+"""The run over time, arm by arm: TTFT, requests in flight, starts, KV offered to the link, our own health."""
 
 from __future__ import annotations
 
@@ -31,11 +31,18 @@ def timeline(data: Dataset) -> dict[str, Any]:
         for repeat in sorted(set(mine["repeat"].tolist())):
             part = mine[mine["repeat"] == repeat]
             parts.append({"arm": arm, "repeat": int(repeat), **_part(part, edges), **_health(data, arm, repeat)})
-    return {"step": step, "time": edges[:-1].tolist(), "parts": parts}
+    return {"step": step, "time": edges[:-1].tolist(), "parts": parts, "link_gbit": _link_gbit(data)}
+
+
+def _link_gbit(data: Dataset) -> float | None:
+    """Rate of the link as it was asked for; null without one."""
+    link = (data.run.manifest.get("wan") or {}).get("link") or {}
+    rate = link.get("rate_mbit")
+    return rate / 1e3 if isinstance(rate, int | float) and rate > 0 else None
 
 
 def _part(rows: pd.DataFrame, edges: Floats) -> dict[str, Any]:
-    """Counts in each bin: rate of starts, mean number in flight, median and largest time to first token, failures."""
+    """In each bin: rate of starts, mean number in flight, median and largest TTFT, KV for the link, failures."""
     step = edges[1] - edges[0]
     due, sent, end = (rows[name].to_numpy() for name in ("due_s", "sent_s", "end_s"))
     first, ok = rows["ttft_sched"].to_numpy(), rows["ok"].to_numpy(dtype=bool)
@@ -46,8 +53,16 @@ def _part(rows: pd.DataFrame, edges: Floats) -> dict[str, Any]:
         "in_flight": rounded(_in_flight(sent, end, edges)),
         "ttft_p50": rounded(p50),
         "ttft_max": rounded(most),
+        "kv_gbit": rounded(_offered_gbit(rows["kv_wan_bytes"].to_numpy(), at, step, len(edges) - 1)),
         "failed": np.bincount(at[~ok], minlength=len(edges) - 1).tolist(),
     }
+
+
+def _offered_gbit(kv_bytes: Floats, at: Any, step: float, bins: int) -> Floats:
+    """KV that the requests due in each bin sent over the WAN, as a rate: what the link was asked to carry."""
+    known = ~np.isnan(kv_bytes)
+    rate: Floats = np.bincount(at[known], weights=kv_bytes[known], minlength=bins) * 8 / 1e9 / step
+    return rate if known.any() else np.full(bins, np.nan)
 
 
 def _in_flight(sent: Floats, end: Floats, edges: Floats) -> Floats:

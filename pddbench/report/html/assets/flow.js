@@ -93,8 +93,8 @@ function timeline(data) {
   const t = data.timeline;
   const repeats = [...new Set(t.parts.map(p => p.repeat))];
   const panels = [['ttft_p50', 'TTFT from due, median', seconds], ['in_flight', 'in flight', plain], ['rate', 'starts a second', plain],
-    ['failed', 'failed', plain], ['loop_lag', 'our loop’s lag, largest', seconds], ['cpu', 'our CPU, of a core', percent]];
-  const useful = panels.filter(([key]) => t.parts.some(p => p[key].some(v => v !== null && (v > 0 || key !== 'failed'))));
+    ['kv_gbit', 'KV for the link, Gbit/s, by when its request was due', plain], ['failed', 'failed', plain], ['loop_lag', 'our loop’s lag, largest', seconds], ['cpu', 'our CPU, of a core', percent]];
+  const useful = panels.filter(([key]) => t.parts.some(p => p[key].some(v => v !== null && (v > 0 || !['failed', 'kv_gbit'].includes(key)))));
   const times = (p, key) => key === 'loop_lag' || key === 'cpu' ? p.health_time : t.time;
   new Figure('timeline', {
     title: 'The run over time',
@@ -110,13 +110,15 @@ function timeline(data) {
         const [, high] = extent(parts.flatMap(p => p[key]).concat(0));
         const area = fig.axes(xs, linear(0, high || 1, show, 3), {top: row * 112 + 26, bottom: row * 112 + 100, yLabel: label,
           xLabel: 'experiment time since the start of each arm', last: row === useful.length - 1});
+        if (key === 'kv_gbit' && t.link_gbit && t.link_gbit <= high) fig.level(area.y(t.link_gbit), area, `link ${plain(t.link_gbit)} Gbit/s`);
         for (const p of parts) {
           const at = times(p, key), half = at === t.time ? t.step / 2 : 0;
           fig.path(p[key].map((v, i) => v === null ? null : [area.x(at[i] + half), area.y(v)]), style(data, p.arm));
           p[key].forEach((v, i) => v !== null && fig.hit(area.x(at[i] + half), area.y(v), p.arm, `${label}: ${show(v)}`, `at ${plain(at[i])} s`));
         }
       });
-      fig.note(`${plain(t.step)} s a point. The arms ran one after the other; here they lie on top of each other.`);
+      const link = t.link_gbit && useful.some(([key]) => key === 'kv_gbit') ? ` The link carries ${plain(t.link_gbit)} Gbit/s.` : '';
+      fig.note(`${plain(t.step)} s a point.${link} The arms ran one after the other; here they lie on top of each other.`);
     },
     csv() {
       const out = [['arm', 'repeat', 'what', 'time_s', 'value']];

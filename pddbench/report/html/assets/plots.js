@@ -23,7 +23,10 @@ function curves(data) {
         fig.area(band.map(([q, , up]) => [area.x(q), area.y(up)]), band.map(([q, down]) => [area.x(q), area.y(down)]), style(data, a));
       }
       for (const a of arms) one(fig, area, curve, a, style(data, a));
-      if (curve.slo) fig.level(area.y(curve.slo), area, `SLO ${seconds(curve.slo)}`);
+      if (curve.slo) {
+        fig.level(area.y(curve.slo), area, `SLO ${seconds(curve.slo)}`);
+        arms.forEach(a => inside(fig, area, curve, a));
+      }
       fig.note(notes(curve, data.arms));
     },
     csv(fig) {
@@ -50,10 +53,22 @@ function curves(data) {
     }
   }
 
+  // Where an arm leaves the objective: a step down to the axis, with the share of requests that is inside.
+  function inside(fig, area, curve, arm) {
+    const share = curve.arms[arm].inside;
+    if (share === null || share >= 1 || area.x(share) >= area.right) return;
+    const x = area.x(share), y = area.y(curve.slo), look = style(data, arm);
+    fig.svg.append(draw('line', {x1: x, x2: x, y1: y, y2: area.bottom, class: 'step ' + look}),
+      draw('circle', {cx: x, cy: y, r: 4, class: 'dot ' + look}),
+      draw('text', {x: x + 6, y: area.bottom - 6 - 15 * data.arms.indexOf(arm), class: 'step-text halo ' + look}, `${percent(share)} inside`));
+    fig.hit(x, y, arm, `${percent(share)} of all requests within ${seconds(curve.slo)}`);
+  }
+
   function notes(curve, arms) {
     const said = arms.filter(a => curve.arms[a].blank).map(a => `${a}: ${curve.arms[a].blank}`);
     const lost = arms.filter(a => curve.arms[a].failed && !curve.arms[a].blank).map(a => `${a}: ${curve.arms[a].failed} failed, its line ends upwards`);
-    return [...said, ...lost].join('; ');
+    const within = curve.slo ? arms.filter(a => curve.arms[a].inside !== null).map(a => `${a} ${percent(curve.arms[a].inside)}`) : [];
+    return [...(within.length ? [`within ${seconds(curve.slo)}: ${within.join(', ')}`] : []), ...said, ...lost].join('; ');
   }
 }
 
