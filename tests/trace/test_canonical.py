@@ -250,7 +250,7 @@ LOOSE = st.builds(
 )
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(LOOSE, min_size=1, max_size=5), st.sampled_from([".jsonl", ".parquet"]))
 def test_columns_and_rows_are_checked_alike(tmp_path, rows, suffix):
     """Long traces are checked as columns: a rule that only one way knows would let through what the other refuses."""

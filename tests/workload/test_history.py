@@ -53,7 +53,7 @@ def answered(plan, lengths):
 
 
 @given(sessions(), st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_prompts_are_made_of_the_replies_that_came(trace, data):
     """Without it, lengths in the rows, bytes on the wire and possible hits would tell three different stories."""
     plan = live_plan(trace)
@@ -79,7 +79,7 @@ def shared(a, b):
 
 
 @given(sessions())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_replies_of_the_planned_length_give_the_planned_prompts_and_hits(trace):
     """Without it, pinned lengths would not be enough to replay the planned workload."""
     plan = live_plan(trace)
@@ -93,7 +93,7 @@ def test_replies_of_the_planned_length_give_the_planned_prompts_and_hits(trace):
 
 
 @given(sessions())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_no_prompt_needs_a_reply_that_it_does_not_wait_for(trace):
     """Without it, a branch would need the reply of another one that is still running."""
     plan = live_plan(trace)
