@@ -31,10 +31,11 @@ _SEED_POSITION, _SEED_BLOCK = np.uint64(0xD6E8FEB86659FD93), np.uint64(0xA0761D6
 
 @dataclass
 class _Context:
-    """The token ids of a request's prompt and reply, and the fingerprints of its whole blocks."""
+    """The token ids of a request's prompt and reply, the fingerprints of its whole blocks, the prompt's length."""
 
     tokens: Ids
     blocks: Ids
+    input_tokens: int
 
 
 class _Seen:
@@ -56,7 +57,7 @@ class _Seen:
 
     def __contains__(self, value: np.uint64) -> bool:
         for run in self._runs:
-            at = int(np.searchsorted(run, value))
+            at = run.searchsorted(value)
             if at < len(run) and run[at] == value:
                 return True
         return False
@@ -100,9 +101,11 @@ def recount_hits(
     seen, hits, limit = _Seen(), np.zeros(len(last_use), dtype=np.int64), _LEAST_BLOCKS
     for line in _lines(rows):
         i, donor = line.number, line.donor
-        context = _written_out(line, live[donor] if donor >= 0 else None, block_tokens)
+        before = live[donor] if donor >= 0 else None
+        context = _written_out(line, before, block_tokens)
         prompt_blocks = context.blocks[: line.input_tokens // block_tokens]
-        known = _known(prompt_blocks, seen, line.prefix_tokens // block_tokens)
+        shared = min(line.prefix_tokens, before.input_tokens) if before is not None and basis == "prompt" else None
+        known = _known(prompt_blocks, seen, (line.prefix_tokens if shared is None else shared) // block_tokens)
         hits[i] = known * block_tokens
         seen.add((prompt_blocks if basis == "prompt" else context.blocks)[known:])
         if donor >= 0 and last_use[donor] == i:
@@ -179,7 +182,7 @@ def _written_out(row: _Line, donor: _Context | None, block: int) -> _Context:
     tokens = np.concatenate([head, fresh])
     whole = shared // block
     kept = donor.blocks[:whole] if donor is not None else np.zeros(0, dtype=np.uint64)
-    return _Context(tokens, np.concatenate([kept, _fingerprints(tokens, whole, kept, block)]))
+    return _Context(tokens, np.concatenate([kept, _fingerprints(tokens, whole, kept, block)]), row.input_tokens)
 
 
 def _fingerprints(tokens: Ids, first: int, before: Ids, block: int) -> Ids:

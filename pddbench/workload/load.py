@@ -163,7 +163,7 @@ def _check_workload(work: ex.Workload, where: str) -> None:
     _require(
         work.warmup_s is None or 0 <= work.warmup_s < 1e6,
         where,
-        f"workload.warmup_s = {work.warmup_s}: seconds, cannot be negative",
+        f"workload.warmup_s = {work.warmup_s}: must be a number of seconds from 0 on (and sane)",
     )
     _require(
         work.idle_cap_s is None or work.idle_cap_s >= 0,

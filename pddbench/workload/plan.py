@@ -132,11 +132,21 @@ def _own_replies(
 
     kept, kept_donors = only_own_replies(rows, donors)
     lost = [before.prefix_tokens - after.prefix_tokens for before, after in zip(rows, kept, strict=True)]
+    live = sum(
+        donor >= 0 and row.prefix_tokens > kept[donor].input_tokens
+        for row, donor in zip(kept, kept_donors, strict=True)
+    )
+    counts["prompts_with_replies"] = live
     counts["cut_shared_replies"] = sum(tokens > 0 for tokens in lost)
     notes.append(
         "live history: the endpoint's own replies go into later prompts, so arms do not get the same bytes, and a "
         "reply of another length than planned changes the prompts after it (column input_tokens_sent)"
     )
+    if not live:
+        notes.append(
+            "no prompt of this trace goes on from a reply (its format may not tell where replies are), so live history "
+            "changes nothing but that sessions end at a failure"
+        )
     if counts["cut_shared_replies"]:
         notes.append(
             f"{counts['cut_shared_replies']} prompts shared the reply of a request that they do not wait for: "

@@ -1,6 +1,8 @@
 """The generator: exact counts, means, structure; what cannot be is refused."""
 
+import os
 import random
+import re
 from collections import Counter
 
 import msgspec
@@ -8,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from quota_targets import BOUNDS, REQUESTS, broad_targets
 
 from pddbench.errors import InputError
 from pddbench.trace.hits import planned_hits
@@ -175,10 +178,29 @@ def feasible(rng: random.Random) -> QuotaSpec:
     return short_sessions(shares, sum(s * m for s, m in zip(shares, middles, strict=True)))
 
 
-def test_two_hundred_random_targets_are_met():
-    """Presets are few; what users ask for is anything."""
+def test_random_targets_are_met_or_refused_with_the_bound():
+    """Presets are few; what users ask for is anything. `make bench` goes on until 200 are met (PDDBENCH_TARGETS)."""
+    wanted = int(os.environ.get("PDDBENCH_TARGETS", "16"))
+    met, refused = 0, []
+    for number, spec in enumerate(broad_targets(5)):
+        try:
+            rows = generate(spec, REQUESTS, number).rows
+        except InputError as error:
+            assert re.search(BOUNDS, str(error)), error
+            refused.append(str(error))
+        else:
+            check_exact(spec, rows, planned_hits(rows))
+            met += 1
+        if met == wanted:
+            break
+    assert len(refused) <= max(1, 0.06 * wanted), refused
+    print(f"{met} random targets of {REQUESTS} requests met exactly, {len(refused)} refused", *refused, sep="\n  ")
+
+
+def test_many_small_random_targets_are_met():
+    """Few requests leave little room to make up for rounding."""
     rng = random.Random(20)
-    for seed in range(200):
+    for seed in range(60):
         spec = feasible(rng)
         rows = generate(spec, 120, seed).rows
         check_exact(spec, rows, planned_hits(rows))

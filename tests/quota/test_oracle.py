@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pddbench.trace.columns import columns_of
 from pddbench.trace.hits import planned_hits
-from pddbench.trace.model import Row
+from pddbench.trace.model import Header, Row, Trace
 from pddbench.trace.oracle import bucket_counts, recount_hits
 from pddbench.trace.stats import BUCKET_EDGES
 from pddbench.trace.stats import bucket_counts as stats_counts
@@ -70,6 +71,23 @@ def test_it_counts_what_token_lists_show(seed, block, basis):
     """A recount that is itself wrong would approve of wrong traces."""
     rows = random_rows(seed)
     assert recount_hits(rows, block, basis).tolist() == brute(rows, block, basis)
+
+
+def test_what_is_forgotten_never_comes_again(monkeypatch):
+    """A long trace is recounted in the memory of what is still shared: forgetting too much would lose hits."""
+    monkeypatch.setattr("pddbench.trace.oracle._LEAST_BLOCKS", 1)
+    for seed in range(20):
+        rows = random_rows(seed, 80, 60)
+        for basis in ("prompt", "prompt+output"):
+            assert (recount_hits(rows, 1, basis) == planned_hits(rows, basis)).all()
+        assert recount_hits(rows, 4).tolist() == brute(rows, 4, "prompt")
+
+
+def test_columns_are_recounted_as_rows_are():
+    """`trace oracle` reads columns; presets and catalogue count rows."""
+    for seed in range(10):
+        rows = random_rows(seed)
+        assert (recount_hits(columns_of(Trace(Header(), rows)), 3) == recount_hits(rows, 3)).all()
 
 
 def test_blocks_of_one_token_agree_with_the_walk_of_the_tree():

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from pddbench.errors import InputError, TraceError
 from pddbench.trace import source
 from pddbench.trace.canonical import SUFFIXES, read_canonical, write_trace
+from pddbench.trace.columns import columns_of, read_columns
 from pddbench.trace.model import Header, Row, Trace
 from pddbench.trace.parquet import HEADER_KEY, schema
 from pddbench.trace.synth import agentic_small
@@ -25,6 +26,21 @@ ROWS = [
     Row("b0", "b", 0, 7, 0, start_s=1e-3),
 ]
 HEADER = Header(source="x", licence="CC", assumptions=["zwölf"], counts={"n": 3}, extra={"deep": [1, {"k": None}]})
+
+
+def read_both(path):
+    """The trace row by row; in columns it must be the same, and refused in the same words."""
+    try:
+        trace = read_canonical(path)
+    except TraceError as error:
+        with pytest.raises(TraceError) as caught:
+            read_columns(path)
+        assert str(caught.value) == str(error)
+        assert (caught.value.line, caught.value.field) == (error.line, error.field)
+        raise
+    columns = read_columns(path)
+    assert list(columns.rows()) == trace.rows and columns.header == trace.header
+    return trace
 
 
 def put(path, rows, header=None):
@@ -43,7 +59,7 @@ def test_written_and_read_again_is_the_same(tmp_path, suffix):
     """What is lost in a file is lost for every later run."""
     path = tmp_path / f"t.trace{suffix}"
     write_trace(Trace(HEADER, ROWS), path)
-    assert read_canonical(path) == Trace(HEADER, ROWS)
+    assert read_both(path) == Trace(HEADER, ROWS)
     assert list(tmp_path.iterdir()) == [path]
 
 
@@ -68,7 +84,7 @@ def test_any_text_and_number_survives(tmp_path, rows, suffix):
     """Names with quotes, newlines or emoji, and floats to the last digit."""
     path = tmp_path / f"t{suffix}"
     write_trace(Trace(Header(), rows), path)
-    assert read_canonical(path).rows == rows
+    assert read_both(path).rows == rows
 
 
 def test_header_always_says_its_version(tmp_path):
@@ -122,7 +138,7 @@ def test_each_rule_names_line_and_field(tmp_path, change, field, problem, suffix
         table = pa.Table.from_pylist(rows, schema=schema().with_metadata({HEADER_KEY: b'{"schema_version":1}'}))
         pq.write_table(table, path)
     with pytest.raises(TraceError, match=problem) as caught:
-        read_canonical(path)
+        read_both(path)
     assert (caught.value.line, caught.value.field) == (5 if suffix == ".jsonl" else 4, field)
 
 
@@ -134,7 +150,7 @@ def test_parents_may_not_form_a_cycle(tmp_path):
         plain(ROWS[2], parents=["a1"]),
     ]
     with pytest.raises(TraceError, match="comes later") as caught:
-        read_canonical(put(tmp_path / "t.jsonl", rows))
+        read_both(put(tmp_path / "t.jsonl", rows))
     assert (caught.value.line, caught.value.field) == (3, "parents")
 
 
@@ -150,7 +166,7 @@ def test_parents_may_not_form_a_cycle(tmp_path):
 def test_wrong_types_and_unknown_fields(tmp_path, change, field):
     """An unknown column may be the one that mattered."""
     with pytest.raises(TraceError) as caught:
-        read_canonical(put(tmp_path / "t.jsonl", [plain(ROWS[0], **change)]))
+        read_both(put(tmp_path / "t.jsonl", [plain(ROWS[0], **change)]))
     assert (caught.value.line, caught.value.field) == (2, field)
 
 
@@ -165,14 +181,14 @@ def test_wrong_types_and_unknown_fields(tmp_path, change, field):
 def test_headers_that_are_not_understood(tmp_path, header, field):
     """A later version may mean other things by the same columns."""
     with pytest.raises(TraceError) as caught:
-        read_canonical(put(tmp_path / "t.jsonl", [plain(ROWS[0])], header))
+        read_both(put(tmp_path / "t.jsonl", [plain(ROWS[0])], header))
     assert (caught.value.line, caught.value.field) == (1, field)
 
 
 def test_header_alone(tmp_path):
     """A trace without requests is told as such."""
     with pytest.raises(TraceError, match="no request"):
-        read_canonical(put(tmp_path / "t.jsonl", []))
+        read_both(put(tmp_path / "t.jsonl", []))
 
 
 def test_parquet_of_somebody_else(tmp_path):
@@ -187,10 +203,10 @@ def test_parquet_of_somebody_else(tmp_path):
     ):
         pq.write_table(table, path)
         with pytest.raises(TraceError, match=text):
-            read_canonical(path)
+            read_both(path)
     path.write_bytes(b"PAR1 and then junk")
     with pytest.raises(TraceError, match="cannot be read as Parquet"):
-        read_canonical(path)
+        read_both(path)
 
 
 def test_not_a_number_is_no_time(tmp_path):
@@ -199,7 +215,7 @@ def test_not_a_number_is_no_time(tmp_path):
     table = pa.Table.from_pylist(rows, schema=schema().with_metadata({HEADER_KEY: b'{"schema_version":1}'}))
     pq.write_table(table, tmp_path / "t.parquet")
     with pytest.raises(TraceError, match="nan is not a number of seconds") as caught:
-        read_canonical(tmp_path / "t.parquet")
+        read_both(tmp_path / "t.parquet")
     assert (caught.value.line, caught.value.field) == (1, "start_s")
 
 
@@ -231,3 +247,57 @@ def test_a_small_file_cannot_fill_the_memory(tmp_path, monkeypatch, limit):
     reader = source.read_content if limit == "MOST_CONTENT_BYTES" else lambda p: list(source.numbered_lines(p))
     with pytest.raises(TraceError, match="MiB"):
         reader(path)
+
+
+LOOSE = st.builds(
+    Row,
+    request_id=st.sampled_from(["a", "b", "c", "d", ""]),
+    session_id=st.sampled_from(["s", "t"]),
+    turn=st.integers(-1, 2),
+    input_tokens=st.integers(0, 5),
+    output_tokens=st.integers(0, 3),
+    parents=st.lists(st.sampled_from(["a", "b", "zz"]), max_size=2).map(tuple),
+    start_s=st.sampled_from([None, 0.0, 1.0, -1.0, 1e12]),
+    gap_s=st.sampled_from([None, 0.0, -2.0]),
+    prefix_of=st.sampled_from([None, "a", "b", "c", "zz"]),
+    prefix_tokens=st.integers(0, 6),
+    kind=st.sampled_from(["root", "tool"]),
+)
+
+
+@settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(LOOSE, min_size=1, max_size=5), st.sampled_from([".jsonl", ".parquet"]))
+def test_columns_and_rows_are_checked_alike(tmp_path, rows, suffix):
+    """Long traces are checked as columns: a rule that only one way knows would let through what the other refuses."""
+    path = tmp_path / f"t{suffix}"
+    if suffix == ".jsonl":
+        put(path, [plain(row) for row in rows])
+    else:
+        named = schema().with_metadata({HEADER_KEY: b'{"schema_version":1}'})
+        pq.write_table(pa.Table.from_pylist([plain(row) for row in rows], schema=named), path)
+    try:
+        read_both(path)
+    except TraceError as error:
+        assert str(error).startswith(str(path))
+
+
+@pytest.mark.parametrize(
+    "change", [{"request_id": None}, {"turn": None}, {"parents": [None]}, {"turn": 1.5}, {"start_s": "1"}]
+)
+def test_parquet_of_other_types_is_refused_in_the_words_of_its_row(tmp_path, change):
+    """Columns are taken as they are only if they are of our types and hold no null where none may be."""
+    rows = [plain(ROWS[0], **change), plain(ROWS[1], **change)]
+    table = pa.Table.from_pylist(rows).replace_schema_metadata({HEADER_KEY: b'{"schema_version":1}'})
+    pq.write_table(table, tmp_path / "t.parquet")
+    with pytest.raises(TraceError) as caught:
+        read_both(tmp_path / "t.parquet")
+    assert caught.value.line == 1 and caught.value.field.startswith(next(iter(change)))
+
+
+def test_a_trace_in_memory_as_columns(tmp_path):
+    """What other formats are read into goes the same way as a canonical file."""
+    columns = columns_of(Trace(HEADER, ROWS))
+    assert list(columns.rows()) == ROWS and columns.sessions == 2
+    assert columns.donor.tolist() == [-1, 0, 1, 1, -1]
+    pairs = zip(columns.parent_row.tolist(), columns.parent.tolist(), strict=True)
+    assert list(pairs) == [(1, 0), (2, 0), (3, 1), (3, 2)]

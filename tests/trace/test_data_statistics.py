@@ -31,12 +31,13 @@ def cells(path):
 
 def block_hits(rows, block):
     """Hit tokens of (input, ids) rows: ids of a prefix that was there before; ids beyond the input are no tokens."""
-    seen, total = set(), 0
+    seen, total = {}, 0  # id -> what followed it
     for length, ids in rows:
-        ids = ids[: math.ceil(length / block)]
-        prefixes = [tuple(ids[: k + 1]) for k in range(len(ids))]
-        total += min(length, block * sum(prefix in seen for prefix in prefixes))
-        seen.update(prefixes)
+        at, known = seen, 0
+        for block_id in ids[: math.ceil(length / block)]:
+            known += block_id in at
+            at = at.setdefault(block_id, {})
+        total += min(length, block * known)
     return total
 
 
