@@ -18,6 +18,7 @@ from pddbench.runner.signals import Stop, catching
 
 if TYPE_CHECKING:
     from pddbench.deploy.emulator.launch import Deployment
+    from pddbench.deploy.minipdd.launch import MiniDeployment
     from pddbench.replay.engine import ReplayEnd
 
 T = TypeVar("T")
@@ -147,15 +148,20 @@ class _Run:
             if self._stop.number is not None:
                 return
             save_arm(self._folder, setup.name, self._repeat, setup.speed, setup.block_tokens)
+            if setup.mini is not None and deployment is not None:
+                self._facts["arms"][setup.name]["started"] = deployment.info
             started_utc = manifest.utc_now()
+            link: dict[str, Any] | None = None
             try:
                 end = self._scraped(url) if deployment is None else in_loop(lambda: self._replay(url))
                 if deployment is not None:
                     _save_server(self._folder, setup.name, self._repeat, end.t0_ns, deployment)
+                if setup.mini is not None and deployment is not None:
+                    link = deployment.end_link(load=self._stop.number is None)  # type: ignore[union-attr]
             finally:
                 if spool_path(self._folder, setup.name, self._repeat).exists():
                     finish_arm(self._folder, setup.name, self._repeat)
-        self._facts["runs"].append(self._record(started_utc, end))
+        self._facts["runs"].append(self._record(started_utc, end) | ({} if link is None else {"link": link}))
         manifest.write(self._folder, self._facts)
 
     def _scraped(self, url: str) -> ReplayEnd:
@@ -216,19 +222,30 @@ class _Run:
 
 
 @contextmanager
-def _serving(setup: ArmSetup) -> Iterator[tuple[str, Deployment | None]]:
-    """The arm's URL; an emulated arm is up for as long as the context lasts."""
-    if setup.spec is None:
+def _serving(setup: ArmSetup) -> Iterator[tuple[str, Deployment | MiniDeployment | None]]:
+    """The arm's URL; an arm that is started here is up for as long as the context lasts."""
+    if setup.spec is None and setup.mini is None:
         yield str(setup.url), None
         return
-    from pddbench.deploy.emulator.launch import launch
-
     endpoint = "/v1/chat/completions" if setup.chat else "/v1/completions"
-    with launch(setup.spec) as deployment:
+    with _launched(setup) as deployment:
         yield deployment.url + endpoint, deployment
 
 
-def _save_server(folder: Path, arm: str, repeat: int, t0_ns: int | None, deployment: Deployment) -> None:
+def _launched(setup: ArmSetup) -> Deployment | MiniDeployment:
+    if setup.mini is not None:
+        from pddbench.deploy.minipdd.launch import MiniDeployment
+
+        return MiniDeployment(setup.mini)
+    from pddbench.deploy.emulator.launch import launch
+
+    assert setup.spec is not None
+    return launch(setup.spec)
+
+
+def _save_server(
+    folder: Path, arm: str, repeat: int, t0_ns: int | None, deployment: Deployment | MiniDeployment
+) -> None:
     """What the deployment's processes say of themselves at the end of a run."""
     import time
 
