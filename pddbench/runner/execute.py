@@ -155,14 +155,22 @@ class _Run:
             try:
                 end = self._scraped(url) if deployment is None else in_loop(lambda: self._replay(url))
                 if deployment is not None:
-                    _save_server(self._folder, setup.name, self._repeat, end.t0_ns, deployment)
-                if setup.mini is not None and deployment is not None:
-                    link = deployment.end_link(load=self._stop.number is None)  # type: ignore[union-attr]
+                    figures = deployment.stats()
+                    if setup.mini is not None:
+                        link = self._end_mini(deployment, figures)  # type: ignore[arg-type]
+                    _save_server(self._folder, setup.name, self._repeat, end.t0_ns, figures)
             finally:
                 if spool_path(self._folder, setup.name, self._repeat).exists():
                     finish_arm(self._folder, setup.name, self._repeat)
         self._facts["runs"].append(self._record(started_utc, end) | ({} if link is None else {"link": link}))
         manifest.write(self._folder, self._facts)
+
+    def _end_mini(self, deployment: MiniDeployment, figures: list[tuple[str, str, float]]) -> dict[str, Any] | None:
+        """The link measured again, and the replies compared with a single process unless the run was stopped."""
+        link = deployment.end_link(load=self._stop.number is None)
+        self._progress.say("comparing its replies with those of a single process")
+        figures += deployment.exactness(lambda: self._stop.number is not None)
+        return link
 
     def _scraped(self, url: str) -> ReplayEnd:
         """Replay against a real endpoint, with its own counters before, during and after."""
@@ -243,9 +251,7 @@ def _launched(setup: ArmSetup) -> Deployment | MiniDeployment:
     return launch(setup.spec)
 
 
-def _save_server(
-    folder: Path, arm: str, repeat: int, t0_ns: int | None, deployment: Deployment | MiniDeployment
-) -> None:
+def _save_server(folder: Path, arm: str, repeat: int, t0_ns: int | None, figures: list[tuple[str, str, float]]) -> None:
     """What the deployment's processes say of themselves at the end of a run."""
     import time
 
@@ -257,7 +263,7 @@ def _save_server(
     now_ns = time.monotonic_ns() - (t0_ns or 0)
     rows = [
         {"arm": arm, "repeat": repeat, "t_ns": now_ns, "process": process, "metric": metric, "value": value}
-        for process, metric, value in deployment.stats()
+        for process, metric, value in figures
     ]
     table = pa.Table.from_pylist(rows, schema=arrow_schema(SERVER))
     pq.write_table(table, folder / "server" / f"{arm}.{repeat}.parquet")

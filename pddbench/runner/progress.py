@@ -24,6 +24,9 @@ class Progress(Protocol):
     def update(self, counts: Counts) -> None:
         """Where it is now."""
 
+    def say(self, words: str) -> None:
+        """What the run is doing besides."""
+
     def __enter__(self) -> Progress:
         """Start showing."""
 
@@ -52,6 +55,9 @@ class _Silent:
         pass
 
     def update(self, counts: Counts) -> None:
+        pass
+
+    def say(self, words: str) -> None:
         pass
 
     def __enter__(self) -> Progress:
@@ -83,6 +89,9 @@ class _Lines(_Silent):
         self._last_s, self._over = time.monotonic(), over
         click.echo(f"{self._label}: {_words(counts)}", err=True)
 
+    def say(self, words: str) -> None:
+        click.echo(f"{self._label}: {words}", err=True)
+
 
 class _Bars(_Silent):
     """One bar a run."""
@@ -110,6 +119,9 @@ class _Bars(_Silent):
 
     def update(self, counts: Counts) -> None:
         self._bars.update(self._task, total=counts.planned, completed=counts.done, words=_words(counts))
+
+    def say(self, words: str) -> None:
+        self._bars.update(self._task, words=words)
 
     def __enter__(self) -> Progress:
         self._bars.start()

@@ -12,7 +12,7 @@ from aiohttp import web
 from pddbench.deploy.minipdd import openai
 from pddbench.deploy.minipdd.cluster_a import ClusterA, Job
 from pddbench.deploy.minipdd.exactness import Exactness
-from pddbench.deploy.minipdd.llama import ContextExceeded, EngineError, Llama
+from pddbench.deploy.minipdd.llama import EngineError, Llama, Refused
 from pddbench.deploy.minipdd.spec import MiniSpec
 
 BODY_LIMIT_BYTES = 64 << 20
@@ -130,7 +130,7 @@ class Front:
         job.emit = lambda _stage, _index, _token, text: texts.append(text)
         try:
             await self._cluster.run(job)
-        except ContextExceeded as error:
+        except Refused as error:
             return _error(400, str(error))
         except EngineError as error:
             return _error(500, str(error), "server_error")

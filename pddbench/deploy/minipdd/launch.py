@@ -16,7 +16,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
@@ -223,6 +223,16 @@ class MiniDeployment:
                 return
         self._problems += [f"{when}: {finding.words()}" for finding in found.findings if not finding.ok]
 
+    @property
+    def link_words(self) -> str:
+        """What was measured before the load, in words; empty without packets."""
+        if self.link is None:
+            return ""
+        if self._problems:
+            return f"NOT AS ASKED: {'; '.join(self._problems)}"
+        found = self.link.verifications[-1].findings
+        return "measured " + ", ".join(f"{each.name} {each.found:.4g} {each.unit}" for each in found)
+
     def end_link(self, load: bool = True) -> dict[str, Any] | None:
         """Measure the link again (`load` False: without filling it): `ok`, `problems`, facts. None without packets."""
         if self.link is None:
@@ -237,23 +247,25 @@ class MiniDeployment:
             raise WorldError(next((text for text in dead if not text.endswith("was lost")), dead[0]))
 
     def stats(self) -> list[tuple[str, str, float]]:
-        """(process, metric, value): what the front counted, and how its answers compare with a single process."""
+        """(process, metric, value): what the front counted."""
         figures: dict[str, dict[str, float]] = self._ask("/stats")
-        figures["exactness"] = self.exactness()
         return [(process, metric, float(value)) for process, own in figures.items() for metric, value in own.items()]
 
-    def exactness(self) -> dict[str, float]:
-        """Ask every answer so far again, of a single server that does nothing else, and count those that differ.
+    def exactness(self, stopped: Callable[[], bool] = lambda: False) -> list[tuple[str, str, float]]:
+        """Ask every answer so far again, of a single server that does nothing else; rows as of `stats`.
 
-        `replies`, `differing`, both also by mode of hand-off; `not_kept`: answers beyond what was remembered;
-        `first_difference_token`: least index at which one differs, -1 for none.
+        `replies`, `differing`, both also by mode of hand-off; `not_kept`: answers beyond what was remembered, or left
+        when `stopped()`; `first_difference_token`: least index at which one differs, -1 for none.
         """
         if self._single is None:
             self._single = self._engine("the check of its tokens", "a", 1).first_line()
-        while True:
-            found: dict[str, float] = self._ask("/exactness", {"single": self._single})
-            if not found.pop("waiting"):
-                return found
+        found: dict[str, float] = {"waiting": 1.0}
+        while found["waiting"]:
+            found = self._ask("/exactness", {"single": self._single})
+            if stopped():
+                break
+        found["not_kept"] += found.pop("waiting")
+        return [("exactness", metric, float(value)) for metric, value in found.items()]
 
     def _ask(self, path: str, body: dict[str, Any] | None = None) -> Any:
         self.check()

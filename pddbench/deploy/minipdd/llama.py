@@ -20,8 +20,8 @@ class EngineError(Exception):
     """A server refused or broke off: one sentence."""
 
 
-class ContextExceeded(EngineError):
-    """A prompt that does not fit the server's context."""
+class Refused(EngineError):
+    """The server will not do what was asked: ids out of range, a prompt beyond its context."""
 
 
 class _Event(msgspec.Struct):
@@ -169,7 +169,7 @@ class Llama:
             ) as reply:
                 if reply.status != 200:
                     error = msgspec.json.decode(await reply.read()).get("error", {})
-                    kind = ContextExceeded if error.get("type") == "exceed_context_size_error" else EngineError
+                    kind = Refused if reply.status == 400 else EngineError
                     raise kind(f"{self.role}: {_message(error)}")
                 yield reply
         except aiohttp.ClientError as error:
