@@ -24,7 +24,7 @@ def parameters(options: argparse.Namespace) -> Any:
     p.model.path = options.model
     p.model_alias = {MODEL_NAME}
     p.hostnames = ["127.0.0.1"]
-    p.port = 0
+    p.port = options.port
     p.n_ctx, p.n_parallel, p.kv_unified = options.context_tokens * options.slots, options.slots, False
     p.cpuparams.n_threads = p.cpuparams_batch.n_threads = options.threads
     kinds = xllamacpp.llama_flash_attn_type
@@ -44,6 +44,7 @@ def parameters(options: argparse.Namespace) -> Any:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="pddbench.deploy.minipdd.engine")
     parser.add_argument("model")
+    parser.add_argument("--port", type=int, default=0, help="0: any free one")
     parser.add_argument("--slots", type=int, default=4)
     parser.add_argument("--context-tokens", type=int, default=8192, help="of each slot")
     parser.add_argument("--threads", type=int, default=1)
