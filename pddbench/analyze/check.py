@@ -109,9 +109,7 @@ def parse_check(text: str, arms: Collection[str], severity: str = "fail") -> Che
         return Check(text.strip(), left, match["op"], value=value, severity=kind)
     right = _ref(match["right"], text, arms)
     if registry.HIT_COUNTERS.name in (left.metric, right.metric):
-        raise InputError(
-            f"check {text!r}: {registry.HIT_COUNTERS.name} counts a whole server: give it a value, not an arm"
-        )
+        raise InputError(f"check {text!r}: {registry.HIT_COUNTERS.name} counts a whole server: compare it with a value")
     if right.unit != left.unit:
         raise InputError(f"check {text!r}: {left} is in {left.unit}, {right} in {right.unit}")
     return Check(text.strip(), left, match["op"], factor=float(match["factor"] or 1), right=right, severity=kind)

@@ -6,6 +6,7 @@ text prompts is one token. Needs numpy and `tokenizers`.
 
 from __future__ import annotations
 
+import itertools
 import json
 import struct
 import sys
@@ -15,7 +16,10 @@ import numpy as np
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from pddbench.deploy.gguf import CHAT_TEMPLATE, SPECIALS, vocabulary
+from pddbench.workload.words import WORDS
 
+# Dynamo's mocker says ids from 1000 to 2000, whatever the vocabulary: without these they would have no text
+MORE = ["".join(letters) for letters in itertools.product("bcdfghjklmnp", repeat=3)]
 WIDTH, LAYERS, HEADS, KV_HEADS, FEED_FORWARD, CONTEXT_TOKENS = 128, 2, 4, 2, 256, 8192
 
 
@@ -85,7 +89,7 @@ def write_safetensors(path, weights):
 def write_model(folder):
     """Everything a server looks for."""
     folder.mkdir(parents=True, exist_ok=True)
-    words = vocabulary()
+    words = vocabulary([*WORDS, *MORE])
     ids = {token: number for number, token in enumerate(words.tokens)}
     tokenizer = Tokenizer(models.BPE(vocab=ids, merges=[tuple(merge.split(" ")) for merge in words.merges]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)

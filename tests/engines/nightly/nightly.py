@@ -88,7 +88,7 @@ ENGINES = {
     "dynamo": Engine(
         ["ai-dynamo==1.4.2"],
         lambda bin_, model, ports: [
-            [bin_ / "python", "-m", "dynamo.mocker", "--model-path", model, 
+            [bin_ / "python", "-m", "dynamo.mocker", "--model-path", model,
              "--discovery-backend", "file", "--request-plane", "tcp", "--event-plane", "zmq", "--block-size", 16],
             [bin_ / "python", "-m", "dynamo.frontend", "--http-host", "127.0.0.1", "--http-port", ports[1],
              "--discovery-backend", "file", "--request-plane", "tcp", "--event-plane", "zmq"],
