@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import http.client
 import secrets
 import time
 from typing import Any
@@ -64,6 +66,9 @@ async def preflight(setup: ArmSetup, url: str) -> dict[str, Any]:
         setup.overhead_tokens = max(0, overhead or 0)
     if emulator is not None and setup.block_tokens is None:
         setup.block_tokens = emulator.get("block_tokens")
+    said = await _block_tokens(setup, url)
+    if said is not None and setup.arm.block_tokens is None:
+        setup.block_tokens = said  # the server knows better than its profile's default
     return {
         "prompt_tokens_asked": _PROBE_TOKENS,
         "prompt_tokens_counted": result.prompt_tokens,
@@ -72,7 +77,23 @@ async def preflight(setup: ArmSetup, url: str) -> dict[str, Any]:
         "cached_tokens": result.cached_tokens is not None,
         "pdd_extension": result.pipeline is not None,
         "emulator": emulator,
+        "block_tokens_said": said,
     }
+
+
+async def _block_tokens(setup: ArmSetup, url: str) -> int | None:
+    """What a real endpoint's /metrics page says of its prefix-cache block; None when it says nothing."""
+    from pddbench.deploy import prometheus, scrape
+    from pddbench.deploy.counters import block_tokens
+
+    page = scrape.metrics_url(setup.arm.metrics_url, url) if setup.url is not None else None
+    if page is None:
+        return None
+    try:
+        text = (await asyncio.to_thread(scrape.fetch, page)).decode("utf-8", "replace")
+    except (OSError, http.client.HTTPException, ValueError):
+        return None  # the run's own scraping says why
+    return block_tokens(dict(prometheus.parse(text)))
 
 
 async def _ask(client: Transport, body: bytes) -> StreamResult:

@@ -93,7 +93,7 @@ def test_a_credential_never_goes_to_metrics(one_session, tmp_path, monkeypatch):
         options = ("--api-key-env", "SOME_KEY", "--header", "X-Team=s3cret")
         replay(one_session, engine.url, tmp_path / "a", *options, profile="vllm")
     seen = [headers for path, headers in engine.paths if path == "/metrics"]
-    assert len(seen) == 2 and "s3cret" not in str(seen)
+    assert len(seen) == 3 and "s3cret" not in str(seen)  # the preflight asks too
 
 
 def test_a_model_that_ends_at_once_is_asked_again(one_session, tmp_path):
@@ -168,3 +168,36 @@ def test_real_servers_must_be_exact_over_a_measured_link(tmp_path, counts, why, 
     recipe = Recipe(arms=("pdd",), sessions=20, repeats=1, edit=edit, manifest=manifest)
     found = summarise(load(make_run(tmp_path, recipe)))["findings"]
     assert [(f["rule"], f["level"]) for f in found if f["rule"] in ("exact", "link")] == rules
+
+
+@pytest.mark.parametrize(("given_options", "block"), [((), 128), (("--block-tokens", 16), 16)])
+def test_the_block_is_what_the_server_says(one_session, tmp_path, given_options, block):
+    """vLLM on CPU has blocks of 128 tokens, its profile said 16: planned hits were not what it could serve."""
+    page = 'vllm:cache_config_info{block_size="128",engine="0"} 1.0\n'
+    with serving(FakeEngine(cached=0, page=page)) as engine:
+        folder = replay(one_session, engine.url, tmp_path / "a", *given_options, profile="vllm")
+    run = load(folder)
+    assert run.manifest["arms"]["endpoint"]["block_tokens"] == block
+    assert (run.requests["cached_tokens_planned"] % block == 0).all()
+    assert ("block_tokens" in findings(folder)) == (block == 16)
+
+
+@pytest.mark.parametrize(
+    ("page", "block"),
+    [
+        ('sglang:cache_config_info{page_size="64"} 1', 64),
+        ('dynamo_frontend_model_kv_cache_block_size{model="a"} 16\n', 16),
+        ('vllm:cache_config_info{block_size="16"} 1\nvllm:cache_config_info{block_size="32"} 1', None),
+        ('vllm:cache_config_info{block_size="9999999999"} 1', None),
+        ('vllm:cache_config_info{block_size="-1"} 1', None),
+        ('vllm:cache_config_info{block_size="\u0663"} 1', None),
+        ("dynamo_frontend_model_kv_cache_block_size 0.5", None),
+        ("", None),
+    ],
+)
+def test_blocks_on_a_page(page, block):
+    """A page is not trusted: what is no sensible size says nothing."""
+    from pddbench.deploy import prometheus
+    from pddbench.deploy.counters import block_tokens
+
+    assert block_tokens(dict(prometheus.parse(page))) == block
