@@ -16,7 +16,7 @@ from typing import Literal
 import msgspec
 
 from pddbench import exitcodes
-from pddbench.analyze import registry
+from pddbench.analyze import counters, registry
 from pddbench.analyze.dataset import Dataset
 from pddbench.analyze.intervals import Figure, as_float
 from pddbench.errors import InputError, suggest
@@ -57,7 +57,7 @@ class Ref(msgspec.Struct, frozen=True):
     @property
     def unit(self) -> str:
         """The metric's unit."""
-        return registry.METRICS[self.metric].unit
+        return registry.CHECKABLE[self.metric].unit
 
     def __str__(self) -> str:
         return f"{self.arm}.{self.metric}.{self.stat}"
@@ -108,6 +108,8 @@ def parse_check(text: str, arms: Collection[str], severity: str = "fail") -> Che
             raise InputError(f"check {text!r}: the limit is not a finite number")
         return Check(text.strip(), left, match["op"], value=value, severity=kind)
     right = _ref(match["right"], text, arms)
+    if registry.HIT_COUNTERS.name in (left.metric, right.metric):
+        raise InputError(f"check {text!r}: {registry.HIT_COUNTERS.name} counts a whole server: compare it with a value")
     if right.unit != left.unit:
         raise InputError(f"check {text!r}: {left} is in {left.unit}, {right} in {right.unit}")
     return Check(text.strip(), left, match["op"], factor=float(match["factor"] or 1), right=right, severity=kind)
@@ -117,9 +119,9 @@ def _ref(name: str, text: str, arms: Collection[str]) -> Ref:
     arm, metric, stat = name.split(".", 2)
     if arm not in arms:
         raise InputError(f"check {text!r}: no arm {arm!r}; {suggest(arm, list(arms))}")
-    if metric not in registry.METRICS:
-        raise InputError(f"check {text!r}: no metric {metric!r}; {suggest(metric, list(registry.METRICS))}")
-    stats = registry.METRICS[metric].stats
+    if metric not in registry.CHECKABLE:
+        raise InputError(f"check {text!r}: no metric {metric!r}; {suggest(metric, list(registry.CHECKABLE))}")
+    stats = registry.CHECKABLE[metric].stats
     if stat not in stats:
         raise InputError(f"check {text!r}: {metric} has no {stat!r}; {suggest(stat, list(stats))}")
     return Ref(arm, metric, stat)
@@ -141,7 +143,9 @@ def evaluate(checks: Iterable[Check], data: Dataset) -> list[CheckResult]:
 
 
 def _evaluate(check: Check, data: Dataset) -> CheckResult:
-    if check.right is None:
+    if check.left.metric == registry.HIT_COUNTERS.name:
+        figure, limit = counters.figure(data, check.left.arm), check.value
+    elif check.right is None:
         figure, limit = data.arms[check.left.arm].figure(check.left.metric, check.left.stat), check.value
     else:
         pair = data.pair(check.right.arm, check.left.arm)

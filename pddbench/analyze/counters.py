@@ -32,13 +32,21 @@ def served_by_counters(data: Dataset, arm: str) -> Served | None:
     return Served(found[0].engine, found[0].source, hits, asked, all(one.tokens for one in found))
 
 
+def figure(data: Dataset, arm: str) -> Figure:
+    """`hit_served_counters`; withheld where the endpoint has no such counters, or counted nothing."""
+    counted = served_by_counters(data, arm)
+    if counted is None or counted.asked <= 0:
+        return Figure(unit="share", withheld="the endpoint has no counters of hits")
+    note = f"{counted.source}, whole server, warm-ups included: no interval"
+    return Figure(unit="share", point=counted.share, note=note)
+
+
 def figures(data: Dataset, arm: str) -> dict[str, Figure]:
     """`hit_served_counters` where no reply of the arm says what it had from the cache; else nothing."""
-    counted = served_by_counters(data, arm)
-    if counted is None or counted.asked <= 0 or data.arms[arm].rows["cached_tokens"].notna().any():
+    found = figure(data, arm)
+    if found.withheld or data.arms[arm].rows["cached_tokens"].notna().any():
         return {}
-    note = f"{counted.source}, whole server, warm-ups included: no interval"
-    return {FIGURE: Figure(unit="share", point=counted.share, note=note)}
+    return {FIGURE: found}
 
 
 class Difference(msgspec.Struct, frozen=True):

@@ -25,6 +25,7 @@ def cost_per_hour(arm: dict[str, Any], cost: dict[str, Any]) -> float | None:
 def uses_line(arm: dict[str, Any]) -> bool:
     """Whether the WAN line is part of the arm's cost: as it says, else for naive, pdd and arms with an MD."""
     said = arm.get("line")
-    return (
-        bool(said) if said is not None else arm.get("emulated") in ("naive", "pdd") or "MD" in (arm.get("roles") or {})
-    )
+    if said is not None:
+        return bool(said)
+    kind = arm.get("emulated") or arm.get("deployment")
+    return kind in ("naive", "pdd") or "MD" in (arm.get("roles") or {})

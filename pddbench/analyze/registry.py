@@ -57,6 +57,12 @@ _ALL = (
 )
 
 METRICS = {metric.name: metric for metric in _ALL}
+HIT_COUNTERS = Metric(
+    "hit_served_counters", "share", ("token_weighted",), "counters", "served hit / prompt tokens, as the server counts"
+)
+"""Asked of a run's server counters, not of its rows: in the summary only where replies report no hits."""
+
+CHECKABLE = METRICS | {HIT_COUNTERS.name: HIT_COUNTERS}
 HITS = {"hit_planned": "cached_tokens_planned", "hit_possible": "cached_tokens_possible", "hit_served": "cached_tokens"}
 SHOWN_QUANTILES = ("p50", "p90", "p99")
 PAIRED = ("ttft", "ttft_sched", "ttst", "itl", "max_gap", "e2e", "e2e_sched", "session_completion")

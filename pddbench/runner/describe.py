@@ -40,8 +40,10 @@ def planned(prepared: Prepared) -> dict[str, Any]:
 
 
 def wan_bytes(setup: ArmSetup, prepared: Prepared) -> float | None:
-    """KV bytes an emulated arm would send over the WAN in one repeat (infinite caches); None where not known."""
+    """KV bytes an arm started here would send over the WAN in one repeat (infinite caches); None where not known."""
     spec = setup.spec
+    if setup.mini is not None:
+        return setup.mini.planned_kv_bytes([request.input_tokens for request in prepared.plan.measured])
     if spec is None:
         return None
     if spec.arm == "baseline":
@@ -105,6 +107,8 @@ def instrument_doubt(prepared: Prepared) -> str | None:
 
 
 def _where(setup: ArmSetup) -> str:
+    if setup.mini is not None:
+        return f"{setup.arm.deployment} of real llama.cpp servers, one a role (model {setup.arm.model})"
     if setup.spec is None:
         return f"{redact_url(str(setup.url))} (model {setup.arm.model}, profile {setup.profile.name})"
     roles = ", ".join(f"{role} {spec.count}×{spec.chip.name}" for role, spec in setup.spec.roles.items())

@@ -21,6 +21,7 @@ from pddbench.runner.writer import settings_of, writer_of
 
 if TYPE_CHECKING:
     from pddbench.deploy.emulator.launch import Deployment
+    from pddbench.deploy.minipdd.launch import MiniDeployment
     from pddbench.replay.engine import ReplayEnd
     from pddbench.replay.exchange import Target
 
@@ -152,16 +153,29 @@ class _Run:
             if self._stop.number is not None:
                 return
             save_arm(self._folder, setup.name, self._repeat, setup.speed, setup.block_tokens)
+            if setup.mini is not None and deployment is not None:
+                self._facts["arms"][setup.name]["started"] = deployment.info
             started_utc = manifest.utc_now()
+            link: dict[str, Any] | None = None
             try:
                 end = self._scraped(url) if deployment is None else in_loop(lambda: self._replay(url))
                 if deployment is not None:
-                    _save_server(self._folder, setup.name, self._repeat, end.t0_ns, deployment)
+                    figures = deployment.stats()
+                    if setup.mini is not None:
+                        link = self._end_mini(deployment, figures)  # type: ignore[arg-type]
+                    _save_server(self._folder, setup.name, self._repeat, end.t0_ns, figures)
             finally:
                 if spool_paths(self._folder, setup.name, self._repeat):
                     finish_arm(self._folder, setup.name, self._repeat)
-        self._facts["runs"].append(self._record(started_utc, end))
+        self._facts["runs"].append(self._record(started_utc, end) | ({} if link is None else {"link": link}))
         manifest.write(self._folder, self._facts)
+
+    def _end_mini(self, deployment: MiniDeployment, figures: list[tuple[str, str, float]]) -> dict[str, Any] | None:
+        """The link measured again, and the replies compared with a single process unless the run was stopped."""
+        link = deployment.end_link(load=self._stop.number is None)
+        self._progress.say("comparing its replies with those of a single process")
+        figures += deployment.exactness(lambda: self._stop.number is not None)
+        return link
 
     def _scraped(self, url: str) -> ReplayEnd:
         """Replay against a real endpoint, with its own counters before, during and after."""
@@ -264,20 +278,29 @@ class _Run:
 
 
 @contextmanager
-def _serving(setup: ArmSetup, stop: Stop) -> Iterator[tuple[str, Deployment | None]]:
-    """The arm's URL; an emulated arm is up for as long as the context lasts. A signal ends its launch at once, and
-    raises `LaunchStopped`."""  # fmt: skip
-    if setup.spec is None:
+def _serving(setup: ArmSetup, stop: Stop) -> Iterator[tuple[str, Deployment | MiniDeployment | None]]:
+    """The arm's URL; an arm that is started here is up for as long as the context lasts. A signal ends the launch of
+    an emulated one at once, and raises `LaunchStopped`."""  # fmt: skip
+    if setup.spec is None and setup.mini is None:
         yield str(setup.url), None
         return
-    from pddbench.deploy.emulator.launch import launch
-
     endpoint = "/v1/chat/completions" if setup.chat else "/v1/completions"
-    with launch(setup.spec, lambda: stop.number is not None) as deployment:
+    with _launched(setup, stop) as deployment:
         yield deployment.url + endpoint, deployment
 
 
-def _save_server(folder: Path, arm: str, repeat: int, t0_ns: int | None, deployment: Deployment) -> None:
+def _launched(setup: ArmSetup, stop: Stop) -> Deployment | MiniDeployment:
+    if setup.mini is not None:
+        from pddbench.deploy.minipdd.launch import MiniDeployment
+
+        return MiniDeployment(setup.mini)
+    from pddbench.deploy.emulator.launch import launch
+
+    assert setup.spec is not None
+    return launch(setup.spec, lambda: stop.number is not None)
+
+
+def _save_server(folder: Path, arm: str, repeat: int, t0_ns: int | None, figures: list[tuple[str, str, float]]) -> None:
     """What the deployment's processes say of themselves at the end of a run."""
     import time
 
@@ -289,7 +312,7 @@ def _save_server(folder: Path, arm: str, repeat: int, t0_ns: int | None, deploym
     now_ns = time.monotonic_ns() - (t0_ns or 0)
     rows = [
         {"arm": arm, "repeat": repeat, "t_ns": now_ns, "process": process, "metric": metric, "value": value}
-        for process, metric, value in deployment.stats()
+        for process, metric, value in figures
     ]
     table = pa.Table.from_pylist(rows, schema=arrow_schema(SERVER))
     pq.write_table(table, folder / "server" / f"{arm}.{repeat}.parquet")

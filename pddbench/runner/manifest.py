@@ -91,7 +91,7 @@ def build(prepared: Prepared, salts: dict[int, str]) -> dict[str, Any]:
 
 
 def _arm(setup: ArmSetup, prepared: Prepared) -> dict[str, Any]:
-    spec = setup.spec
+    spec, mini = setup.spec, setup.mini
     roles = setup.arm.roles
     if spec is not None:
         role_facts = {name: {"chip": role.chip.name, "count": role.count} for name, role in spec.roles.items()}
@@ -99,6 +99,8 @@ def _arm(setup: ArmSetup, prepared: Prepared) -> dict[str, Any]:
         role_facts = {name: {"chip": role.chip, "count": role.count} for name, role in roles.items()}
     facts: dict[str, Any] = {
         "emulated": setup.arm.emulated,
+        "engine": setup.arm.engine,
+        "deployment": setup.arm.deployment,
         "base_url": redact_url(setup.arm.base_url) if setup.arm.base_url else None,
         "url": redact_url(setup.url) if setup.url else None,
         "model": setup.arm.model,
@@ -109,7 +111,7 @@ def _arm(setup: ArmSetup, prepared: Prepared) -> dict[str, Any]:
         "roles": role_facts,
         "line": setup.arm.line,
         "cache_domain": redact_url(str(setup.facts["cache_domain"])) if setup.arm.base_url else setup.arm.name,
-        "spec": msgspec.to_builtins(spec) if spec else None,
+        "spec": msgspec.to_builtins(spec or mini),
         "preflight": None,
     }
     facts["line"] = money.uses_line(facts)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import http.client
 import secrets
 import time
 from typing import Any
@@ -19,6 +21,7 @@ from pddbench.workload.plan import Plan, PlannedRequest
 
 _PROBE_TOKENS = 32
 _PROBE_OUTPUT_TOKENS = 2
+_TRIES = 5  # a model whose length is not pinned may end before its first token
 
 
 def target_of(setup: ArmSetup, url: str, **more: Any) -> Target:
@@ -35,7 +38,10 @@ async def preflight(setup: ArmSetup, url: str) -> dict[str, Any]:
     client = make_transport(target_of(setup, url, stall_timeout_s=60.0, request_limit_s=120.0))
     salt = f"preflight/{secrets.token_hex(8)}"
     try:
-        result = await _ask(client, writer_of(setup, _probe_plan(), salt)(0))
+        for _ in range(_TRIES):
+            result = await _ask(client, writer_of(setup, _probe_plan(), f"{salt}/{secrets.token_hex(4)}")(0))
+            if setup.pin or result.first_token_ns is not None or result.finish_reason != "stop":
+                break
         if setup.live and setup.chat and result.outcome == "ok":
             setup.overhead_tokens = max(0, (result.prompt_tokens or _PROBE_TOKENS) - _PROBE_TOKENS)
             await _learn_turn_overhead(setup, client, salt)
@@ -55,6 +61,9 @@ async def preflight(setup: ArmSetup, url: str) -> dict[str, Any]:
         setup.overhead_tokens = max(0, overhead or 0)
     if emulator is not None and setup.block_tokens is None:
         setup.block_tokens = emulator.get("block_tokens")
+    said = await _block_tokens(setup, url)
+    if said is not None and setup.arm.block_tokens is None:
+        setup.block_tokens = said  # the server knows better than its profile's default
     return {
         "prompt_tokens_asked": _PROBE_TOKENS,
         "prompt_tokens_counted": result.prompt_tokens,
@@ -63,6 +72,7 @@ async def preflight(setup: ArmSetup, url: str) -> dict[str, Any]:
         "cached_tokens": result.cached_tokens is not None,
         "pdd_extension": result.pipeline is not None,
         "emulator": emulator,
+        "block_tokens_said": said,
     }
 
 
@@ -85,6 +95,21 @@ def _next_probe(probe: PlannedRequest) -> PlannedRequest:
         probe, index=1, request_id="preflight-2", parents=(0,), prefix_of=0, prefix_tokens=before,
         input_tokens=before + _PROBE_TOKENS,
     )  # fmt: skip
+
+
+async def _block_tokens(setup: ArmSetup, url: str) -> int | None:
+    """What a real endpoint's /metrics page says of its prefix-cache block; None when it says nothing."""
+    from pddbench.deploy import prometheus, scrape
+    from pddbench.deploy.counters import block_tokens
+
+    page = scrape.metrics_url(setup.arm.metrics_url, url) if setup.url is not None else None
+    if page is None:
+        return None
+    try:
+        text = (await asyncio.to_thread(scrape.fetch, page)).decode("utf-8", "replace")
+    except (OSError, http.client.HTTPException, ValueError):
+        return None  # the run's own scraping says why
+    return block_tokens(dict(prometheus.parse(text)))
 
 
 async def _ask(client: Transport, body: bytes) -> StreamResult:

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from pddbench.deploy.emulator.spec import EmulatorSpec
+    from pddbench.deploy.minipdd.spec import MiniSpec
+    from pddbench.wan.link import Link
 
     Ints = npt.NDArray[np.int64]
 
@@ -37,7 +39,8 @@ _LOOPBACK = ("localhost", "::1")
 
 @dataclass
 class ArmSetup:
-    """One arm as it will be driven. `url` is None for an emulated arm until it is up."""
+    """One arm as it will be driven. `url` is None until it is up for an arm that is started here: an emulated one
+    (`spec`) or one of real servers (`mini`)."""  # fmt: skip
 
     arm: Arm
     profile: Profile
@@ -47,6 +50,7 @@ class ArmSetup:
     block_tokens: int | None
     url: str | None = None
     spec: EmulatorSpec | None = None
+    mini: MiniSpec | None = None
     words: tuple[str, ...] = WORDS  # of text prompts
     overhead_tokens: int = 0
     turn_overhead_tokens: int = 0  # of each pair of messages more, with live history
@@ -137,16 +141,11 @@ def is_loopback(host: str) -> bool:
 def prepare(experiment: Experiment, wan: str = "auto") -> Prepared:
     """Read the trace, make the plan and set up the arms. Raises `InputError`; sends nothing."""
     from pddbench.trace.read import read_trace, sha256_of
-    from pddbench.wan.backends import choose
-    from pddbench.wan.link import Link, resolve_link
 
     work = experiment.workload
     trace = read_trace(Path(work.trace), work.format)
     plan = make_plan(trace, work)
-    backend = choose(wan)
-    link: Link | None = resolve_link(experiment.wan)  # wrong names and figures are errors without emulated arms too
-    if not any(arm.emulated for arm in experiment.arm):
-        backend, link = "none", None
+    backend, link = _wan(experiment, wan)
     wan_facts: dict[str, Any] = {"backend": backend}
     if link is not None:
         wan_facts["link"] = {name: getattr(link, name) for name in link.__struct_fields__}
@@ -165,6 +164,22 @@ def prepare(experiment: Experiment, wan: str = "auto") -> Prepared:
     return prepared
 
 
+def _wan(experiment: Experiment, wan: str) -> tuple[str, Link | None]:
+    """Backend and link of the run, the same for all its arms; none where no arm is started here."""
+    from pddbench.wan.backends import choose
+    from pddbench.wan.link import resolve_link
+
+    emulated = any(arm.emulated for arm in experiment.arm)
+    if not emulated and any(arm.engine for arm in experiment.arm):
+        from pddbench.wan.probe import require
+
+        backend = require(wan)[0]
+        return backend, resolve_link(experiment.wan, backend)
+    backend = choose(wan)
+    link = resolve_link(experiment.wan)  # wrong names and figures are errors without emulated arms too
+    return (backend, link) if emulated else ("none", None)
+
+
 def _setup(arm: Arm, experiment: Experiment, backend: str) -> ArmSetup:
     """How an arm will be driven; missing keys and impossible combinations are errors here, before traffic."""
     text = experiment.workload.prompt == "text"
@@ -175,6 +190,12 @@ def _setup(arm: Arm, experiment: Experiment, backend: str) -> ArmSetup:
         spec = emulator_spec(arm, experiment)
         setup = ArmSetup(arm, PROFILES["emulated"], text, not text, arm_speed(arm, experiment), spec.block_tokens)
         setup.spec = spec
+    elif arm.engine is not None:
+        from pddbench.deploy.minipdd.presets import completed, mini_spec
+
+        profile = PROFILES["llamacpp"]
+        setup = ArmSetup(completed(arm, experiment), profile, text, not text, 1.0, profile.block_tokens)
+        setup.mini = mini_spec(arm, experiment, backend)
     else:
         endpoint = arm.endpoint or ("/v1/chat/completions" if text else "/v1/completions")
         profile = PROFILES[arm.profile]

@@ -45,6 +45,10 @@ class Progress:
         with contextlib.suppress(OSError):  # it is slow, or gone: the run goes on without it
             os.write(self._process.stdin.fileno(), msgspec.json.encode([kind, value]) + b"\n")
 
+    def say(self, words: str) -> None:
+        """What the run is doing besides."""
+        self._tell("say", words)
+
     def __enter__(self) -> Progress:
         if self._kind == "silent" and self._listener is None:
             return self

@@ -9,6 +9,7 @@ import msgspec
 Arrival = Literal["trace", "poisson", "gamma", "constant"]
 Timing = Literal["think", "trace", "none"]
 ArmKind = Literal["baseline", "naive", "pdd"]
+Engine = Literal["llamacpp"]
 
 
 class _Strict(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -110,11 +111,32 @@ class EmulatorOptions(_Strict):
     tokens_per_chunk: int = 1
 
 
+class LlamaCppOptions(_Strict):
+    """Settings common to all arms with `engine = "llamacpp"`: real servers on this machine (docs/engines.md).
+
+    `slots`, `context_tokens` (of a slot) and `threads` are those of each server. `gguf`: a model file; without one a
+    tiny model with random weights is made. `handoff`: `auto` hands over at once up to `catch_up_tokens` eager tokens,
+    else in rounds of catching up.
+    """
+
+    slots: int = 4
+    context_tokens: int = 8192
+    threads: int = 1
+    flash_attention: bool = False
+    kv_type: Literal["f16", "f32"] = "f32"
+    handoff: Literal["auto", "one_shot", "catch_up"] = "auto"
+    catch_up_tokens: int = 64
+    gguf: str | None = None
+
+
 class Arm(_Strict):
-    """One deployment under test: an emulated one (`emulated`) or any live OpenAI-compatible endpoint (`base_url`)."""
+    """One deployment under test: an emulated one (`emulated`), one of real servers that are started here (`engine` and
+    `deployment`), or any live OpenAI-compatible endpoint (`base_url`)."""  # fmt: skip
 
     name: str
-    emulated: ArmKind | None = None  # this, or base_url
+    emulated: ArmKind | None = None  # this, or engine and deployment, or base_url
+    engine: Engine | None = None  # real servers that are started here
+    deployment: ArmKind | None = None  # which arrangement of them
     base_url: str | None = None  # of a live endpoint, with or without /v1
     model: str | None = None
     endpoint: str | None = None  # /v1/completions or /v1/chat/completions; default by `prompt`
@@ -149,5 +171,6 @@ class Experiment(_Strict):
     wan: Wan = msgspec.field(default_factory=Wan)
     cost: Cost = msgspec.field(default_factory=Cost)
     emulator: EmulatorOptions = msgspec.field(default_factory=EmulatorOptions)
+    llamacpp: LlamaCppOptions = msgspec.field(default_factory=LlamaCppOptions)
     check: dict[str, Literal["fail", "warn"]] = {}
     allow: list[str] = []

@@ -23,6 +23,7 @@ _TABLES: dict[str, type[msgspec.Struct]] = {
     "wan": ex.Wan,
     "cost": ex.Cost,
     "emulator": ex.EmulatorOptions,
+    "llamacpp": ex.LlamaCppOptions,
     "arm[...]": ex.Arm,
 }
 ENDPOINTS = ("/v1/completions", "/v1/chat/completions")
@@ -46,6 +47,8 @@ def load_experiment(path: Path) -> ex.Experiment:
     for arm in experiment.arm:
         if arm.tokenizer is not None:
             arm.tokenizer = _beside(path, arm.tokenizer)
+    if experiment.llamacpp.gguf is not None:
+        experiment.llamacpp.gguf = _beside(path, experiment.llamacpp.gguf)
     check(experiment, str(path))
     return experiment
 
@@ -90,6 +93,7 @@ def check(experiment: ex.Experiment, where: str) -> None:
     _check_workload(experiment.workload, where)
     _positive(experiment.slo, where, "slo")
     _check_emulator(experiment.emulator, where)
+    _check_llamacpp(experiment.llamacpp, where)
     for chip, price in experiment.cost.chips.items():
         _require(0 <= price < math.inf, where, f"cost.chips.{chip} = {price}: a price an hour cannot be negative")
     _require(
@@ -192,13 +196,34 @@ def _check_emulator(options: ex.EmulatorOptions, where: str) -> None:
     _require(options.threshold_s >= 0, where, f"emulator.threshold_s = {options.threshold_s}: cannot be negative")
 
 
+_LLAMACPP_LIMITS = {
+    "slots": (1, 256),
+    "context_tokens": (64, 1 << 20),
+    "threads": (1, 1024),
+    "catch_up_tokens": (1, 1 << 20),
+}
+
+
+def _check_llamacpp(options: ex.LlamaCppOptions, where: str) -> None:
+    for name, (low, high) in _LLAMACPP_LIMITS.items():
+        value = getattr(options, name)
+        _require(low <= value <= high, where, f"llamacpp.{name} = {value} is out of range: {low} to {high}")
+
+
 def _check_arm(arm: ex.Arm, experiment: ex.Experiment, where: str) -> None:
     at = f"arm {arm.name!r}"
     _require(bool(_NAME.fullmatch(arm.name)), where, f"{at}: use 1-40 of a-z, 0-9, '_' and '-' for arm names")
+    kinds = [arm.emulated, arm.base_url, arm.engine]
     _require(
-        (arm.emulated is None) != (arm.base_url is None),
+        sum(kind is not None for kind in kinds) == 1,
         where,
-        f"{at}: give either emulated = 'baseline' | 'naive' | 'pdd' or base_url = 'http://…' (exactly one)",
+        f"{at}: give one of emulated = 'baseline' | 'naive' | 'pdd', base_url = 'http://…' and engine = 'llamacpp' "
+        "(exactly one)",
+    )
+    _require(
+        (arm.engine is None) == (arm.deployment is None),
+        where,
+        f"{at}: engine = 'llamacpp' and deployment = 'baseline' | 'naive' | 'pdd' belong together",
     )
     for name, role in arm.roles.items():
         _require(role.count >= 0, where, f"{at}: roles.{name}.count = {role.count}: cannot be negative")
@@ -210,6 +235,29 @@ def _check_arm(arm: ex.Arm, experiment: ex.Experiment, where: str) -> None:
         )
     if arm.base_url is not None:
         _check_external(arm, experiment.workload, where, at)
+    if arm.engine is not None:
+        _check_engine(arm, where, at)
+
+
+def _check_engine(arm: ex.Arm, where: str, at: str) -> None:
+    """What a deployment of real servers cannot do is said, not ignored."""
+    from pddbench.deploy.minipdd.spec import ROLES
+
+    assert arm.deployment is not None
+    for name in ("speed", "kv_scale", "first_token_from_p", "tokens_per_chunk"):
+        _require(getattr(arm, name) is None, where, f"{at}: {name} is for emulated arms only")
+    _require(
+        not arm.drc, where, f"{at}: drc = true cannot be done with llama.cpp: a slot file holds the whole sequence"
+    )
+    _require(
+        arm.block_tokens in (None, 1), where, f"{at}: block_tokens = {arm.block_tokens}: llama.cpp's block is 1 token"
+    )
+    for name, role in arm.roles.items():
+        known = list(ROLES[arm.deployment])
+        _require(name in known, where, f"{at} has no role {name!r} ({suggest(name, known)})")
+        _require(
+            role.count == 1, where, f"{at}: roles.{name}.count = {role.count}: one llama.cpp server a role is started"
+        )
 
 
 def _check_external(arm: ex.Arm, work: ex.Workload, where: str, at: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import importlib.util
 import io
 import json
@@ -12,14 +13,12 @@ import sys
 import time
 import urllib.request
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
-from pathlib import Path
 
 import pytest
 
 from pddbench.cli import main
 from tests.run.run_kit import BUSY
 
-HERE = Path(__file__).parent
 IDS = ("--token-id-range", "259:875")
 
 
@@ -36,7 +35,8 @@ def require(module):
 def llama_server(model, slots=4, context_tokens=8192):
     """URL of llama.cpp's own server with a model, in a process that ends with the context."""
     require("xllamacpp")
-    command = [sys.executable, HERE / "llama_server.py", model, slots, context_tokens]
+    command = [sys.executable, "-m", "pddbench.deploy.minipdd.engine", model]
+    command += ["--slots", slots, "--context-tokens", context_tokens]
     with subprocess.Popen(
         list(map(str, command)), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     ) as process:
@@ -111,3 +111,28 @@ def findings(folder):
     summary = json.loads((folder / "summary.json").read_text())
     usual = {"single_arm", "coverage", "send_lag", "loop_lag", "client_cpu", "throttle"}
     return {finding["rule"] for finding in summary["findings"]} - usual
+
+
+def stream(url, ids, tokens):
+    """One streamed completion of token ids: its text, the stage of each token, and the closing `pdd` facts.
+
+    Fails when an index of the extension is not the token's place, or the server sends an error.
+    """
+    host = url.removeprefix("http://").split("/")[0]
+    connection = http.client.HTTPConnection(host, timeout=120)
+    body = {"prompt": ids, "max_tokens": tokens, "stream": True, "ignore_eos": True}
+    connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
+    text, stages, facts = "", [], {}
+    for line in connection.getresponse():
+        if not line.startswith(b"data: {"):
+            continue
+        event = json.loads(line[6:])
+        assert "error" not in event, event
+        text += event["choices"][0]["text"]
+        if "stage" in event["pdd"]:
+            assert event["pdd"]["index"] == len(stages)
+            stages.append(event["pdd"]["stage"])
+        else:
+            facts = event["pdd"]
+    connection.close()
+    return text, stages, facts

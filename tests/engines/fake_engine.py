@@ -10,10 +10,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 class FakeEngine:
     """What to do, and what was seen. `cached`: what usage reports (None: nothing); `page`: the /metrics page by the
-    number of completions served, or a status."""  # fmt: skip
+    number of completions served, or a status. `silent`: how many completions at first have tokens without any text,
+    with that finish reason."""  # fmt: skip
 
-    def __init__(self, *, drop_reused=False, cached=None, page=404):
-        self.drop_reused, self.cached, self.page = drop_reused, cached, page
+    def __init__(self, *, drop_reused=False, cached=None, page=404, silent=(0, "")):
+        self.drop_reused, self.cached, self.page, self.silent = drop_reused, cached, page, silent
         self.served = 0
         self.paths: list[tuple[str, dict[str, str]]] = []
         self.url = ""
@@ -70,13 +71,15 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Type", "text/event-stream")
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
-        for _ in range(body["max_tokens"]):
+        silent = self.engine.served <= self.engine.silent[0]
+        for _ in range(0 if silent else body["max_tokens"]):
             self._event({"choices": [{"index": 0, "text": " a", "finish_reason": None}]})
         usage = {"prompt_tokens": len(body["prompt"]), "completion_tokens": body["max_tokens"]}
         if self.engine.cached is not None:
             usage["prompt_tokens_details"] = {"cached_tokens": self.engine.cached}
         # as llama.cpp: usage comes in a chunk with a choice, with an empty text and the finish reason
-        self._event({"choices": [{"index": 0, "text": "", "finish_reason": "length"}], "usage": usage})
+        reason = self.engine.silent[1] if silent else "length"
+        self._event({"choices": [{"index": 0, "text": "", "finish_reason": reason}], "usage": usage})
         self._chunk(b"data: [DONE]\n\n")
         self._chunk(b"")
 
