@@ -43,7 +43,7 @@ def run_options(function: F) -> F:
         click.option("--out", type=click.Path(path_type=Path), help="Run folder [results/<name>-<UTC>]."),
         click.option("--force", is_flag=True, help="Replace an existing run folder."),
         click.option("--dry-run", is_flag=True, help="Show what would be sent, and stop."),
-        click.option("--wan", default="auto", show_default=True, help="auto, netem, tun or model."),
+        click.option("--wan", help="auto, netem, tun or model.  [the file's [wan] backend, else auto]"),
         click.option("--yes", is_flag=True, help="Agree to load on hosts that are not this machine."),
         click.option("--max-cost", type=float, help="Refuse a plan whose tokens cost more."),
         click.option("--allow", multiple=True, metavar="NAME", help="Let one trust rule only warn."),

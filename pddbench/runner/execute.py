@@ -141,6 +141,7 @@ class _Run:
         from pddbench.runfolder.finish import finish_arm, save_arm, spool_path
 
         setup = self._setup
+        link: dict[str, Any] | None = None
         with _serving(setup) as (url, deployment):
             if deployment is not None:
                 _preflight(setup, url, self._folder, self._facts, self._stop)
@@ -152,10 +153,11 @@ class _Run:
                 end = self._scraped(url) if deployment is None else in_loop(lambda: self._replay(url))
                 if deployment is not None:
                     _save_server(self._folder, setup.name, self._repeat, end.t0_ns, deployment)
+                    link = deployment.end_link(load=self._stop.number is None)
             finally:
                 if spool_path(self._folder, setup.name, self._repeat).exists():
                     finish_arm(self._folder, setup.name, self._repeat)
-        self._facts["runs"].append(self._record(started_utc, end))
+        self._facts["runs"].append(self._record(started_utc, end) | ({} if link is None else {"link": link}))
         manifest.write(self._folder, self._facts)
 
     def _scraped(self, url: str) -> ReplayEnd:

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+import msgspec
+
 from pddbench.deploy.profiles import PROFILES, Profile
 from pddbench.errors import InputError
 from pddbench.replay.exchange import Target, endpoint_url
@@ -119,25 +121,19 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def prepare(experiment: Experiment, wan: str = "auto") -> Prepared:
-    """Read the trace, make the plan and set up the arms. Raises `InputError`; sends nothing."""
+def prepare(experiment: Experiment, wan: str | None = None) -> Prepared:
+    """Read the trace, make the plan and set up the arms. Raises `InputError`; sends nothing to anybody.
+
+    `wan`: the backend asked for on the command line; packets are tried in namespaces of our own.
+    """
     from pddbench.trace.read import read_trace, sha256_of
-    from pddbench.wan.backends import choose
-    from pddbench.wan.link import Link, resolve_link
 
     work = experiment.workload
     if not work.trace:
         raise InputError("no trace is named: give the path of one")
     trace = read_trace(Path(work.trace), work.format)
     plan = make_plan(trace, work)
-    backend = choose(wan)
-    link: Link | None = resolve_link(experiment.wan)  # wrong names and figures are errors without emulated arms too
-    if not any(arm.emulated for arm in experiment.arm):
-        backend, link = "none", None
-    wan_facts: dict[str, Any] = {"backend": backend}
-    if link is not None:
-        wan_facts["link"] = {name: getattr(link, name) for name in link.__struct_fields__}
-        wan_facts["profile"] = link.profile
+    backend, wan_facts = _wan(experiment, wan)
     return Prepared(
         experiment=experiment,
         trace=trace,
@@ -149,6 +145,26 @@ def prepare(experiment: Experiment, wan: str = "auto") -> Prepared:
     )
 
 
+def _wan(experiment: Experiment, given: str | None) -> tuple[str, dict[str, Any]]:
+    """The backend of the run, proved, and what the manifest says of it."""
+    from pddbench.wan.backends import PACKET_BACKENDS, choose, named
+    from pddbench.wan.link import resolve_link
+
+    name = named(given, experiment.wan.backend)
+    link = resolve_link(experiment.wan, "packets")  # wrong names and figures are errors without emulated arms too
+    if not any(arm.emulated for arm in experiment.arm):
+        if given in PACKET_BACKENDS:
+            raise InputError(
+                f"--wan {given}: it shapes the link between the clusters of emulated arms, and there is none here: "
+                "`pddbench wan exec` runs your own commands on both sides of a link"
+            )
+        return "none", {"backend": "none"}
+    choice = choose(name)
+    link = resolve_link(experiment.wan, choice.backend)
+    facts = {field: getattr(choice, field) for field in ("backend", "asked", "reason", "tried")}
+    return choice.backend, {**facts, "link": msgspec.to_builtins(link), "profile": link.profile}
+
+
 def _setup(arm: Arm, experiment: Experiment, backend: str) -> ArmSetup:
     """How an arm will be driven; missing keys and impossible combinations are errors here, before traffic."""
     text = experiment.workload.prompt == "text"
@@ -156,7 +172,7 @@ def _setup(arm: Arm, experiment: Experiment, backend: str) -> ArmSetup:
     if arm.emulated is not None:
         from pddbench.deploy.presets import emulator_spec
 
-        spec = emulator_spec(arm, experiment)
+        spec = emulator_spec(arm, experiment, backend)
         setup = ArmSetup(arm, PROFILES["emulated"], text, not text, arm_speed(arm, experiment), spec.block_tokens)
         setup.spec = spec
     else:

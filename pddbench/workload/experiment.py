@@ -60,8 +60,12 @@ class Slo(_Strict):
 
 
 class Wan(_Strict):
-    """The link between the datacentres: a named profile, figures of its own, or a profile with some replaced."""
+    """The link between the datacentres: a named profile, figures of its own, or a profile with some replaced.
 
+    `backend`: what makes it; `--wan` on the command line goes before.
+    """
+
+    backend: Literal["auto", "netem", "tun", "model"] | None = None
     profile: str | None = None
     one_way_ms: float | None = None
     rate_mbit: float | None = None
