@@ -8,16 +8,19 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+import three_arms
 from traces_left import CHECKOUT, Marked
 
 from pddbench.errors import WorldError
 from pddbench.wan.device import NAME
+from pddbench.wan.guard import Guard
 from pddbench.wan.meter import Meter
 from pddbench.wan.netem import tool
 from pddbench.wan.openlink import open_shapes
@@ -80,8 +83,8 @@ def test_jitter_has_its_distribution_and_does_not_reorder(link, meter):
 
 def test_loss_is_by_packet_and_within_its_interval(link, meter):
     """With super-packets a loss of 2% hits 64 KB at a time."""
-    shape = Shape(2.0, 100.0, loss_pct=2.0)
-    link.change(shape, PLAIN)
+    shape = Shape(2.0, 1000.0, loss_pct=2.0)
+    link.change(shape, Shape(2.0, 1000.0))
     found = link.backend.read_back()
     assert found["a_to_b"]["gso_max_segs"] == 1 and found["b_to_a"]["gso_max_segs"] > 1
     assert any(check_loss(link.backend, meter, "a_to_b", shape).ok for _ in range(3)), "each by a chance of 99%"
@@ -193,3 +196,24 @@ def test_without_privilege_over_the_host(tmp_path):
     facts = json.loads(kept.read_text())
     assert facts["namespaces"]["privilege"] == "unprivileged user namespace"
     assert facts["read_back"]["a_to_b"]["kind"] == "netem"
+
+
+def test_a_guard_sees_a_qdisc_that_is_taken_away():
+    """A run would go on over a link of 0 ms and report it as the one asked."""
+    guard = Guard(open_shapes(PLAIN, PLAIN, "netem"), every_s=0.3)
+    try:
+        guard.begin()
+        assert guard.link.side_a.run([tool("tc"), "qdisc", "delete", "dev", NAME, "root"]).returncode == 0
+        until = time.monotonic() + 60
+        while not guard.problems and time.monotonic() < until:
+            time.sleep(0.1)
+        facts = guard.facts()
+    finally:
+        guard.close()
+    assert not facts["ok"] and any("gone" in problem or "less than" in problem for problem in facts["problems"])
+    assert not guard.dead, "the devices are still there"
+
+
+def test_three_arms_over_netem(tmp_path):
+    """The emulated deployments would not run over the real emulator, or not be slowed by it."""
+    three_arms.check(three_arms.run(tmp_path, "netem"), tmp_path, "netem")
