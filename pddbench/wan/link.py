@@ -21,6 +21,7 @@ class Link(msgspec.Struct, frozen=True):
     loss_pct: float = 0.0
     jitter_ms: float = 0.0
     profile: str = "custom"
+    congestion_control: str = "cubic"
 
     @property
     def rtt_s(self) -> float:
@@ -103,6 +104,12 @@ def resolve_link(wan: Wan, backend: str = "model") -> Link:
     link = msgspec.structs.replace(_base(wan, given), **given)
     if backend == "model" and (link.loss_pct or link.jitter_ms):
         raise InputError("[wan] loss_pct and jitter_ms need the netem or tun backend: the model backend has no packets")
+    if backend == "model" and wan.congestion_control != link.congestion_control:
+        raise InputError(
+            f"[wan] congestion_control = {wan.congestion_control!r} needs the netem or tun backend: the model backend "
+            "has no packets"
+        )
+    link = msgspec.structs.replace(link, congestion_control=wan.congestion_control)
     if link.flow_rate_mbit > link.rate_mbit:
         link = msgspec.structs.replace(link, flow_rate_mbit=link.rate_mbit)
     return link

@@ -23,7 +23,7 @@ class TcpInfo(NamedTuple):
     retransmitted: int
 
 
-def pin(sock: socket.socket) -> str:
+def pin(sock: socket.socket, control: str = CONGESTION_CONTROL) -> str:
     """Set the congestion control and switch Nagle off; returns the control that the socket has then.
 
     A host's default may be another (BBR is four times as fast at 0.1% loss), and a namespace's own default can be
@@ -31,7 +31,7 @@ def pin(sock: socket.socket) -> str:
     """
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     try:
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, CONGESTION_CONTROL.encode())
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, control.encode())
     except OSError:
         pass  # no right to this one outside a namespace of ours: what it is, is reported
     return sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(b"\0").decode()

@@ -40,8 +40,9 @@ def sending_s(link: Link, n_bytes: float, window_bytes: float, flows: int = 1) -
 def loss_bytes_s(link: Link) -> float:
     """What random loss leaves to one flow of Reno, bytes a second (Mathis et al. 1997): S / RTT x sqrt(3 / 2p).
 
-    Cubic keeps to it as well up to windows of some hundred segments, where it is in its Reno-friendly region.
+    Cubic keeps to it as well up to windows of some hundred segments, where it is in its Reno-friendly region. BBR does
+    not take a loss for congestion: it keeps to the line.
     """
-    if link.loss_pct <= 0 or link.rtt_s <= 0:
+    if link.loss_pct <= 0 or link.rtt_s <= 0 or link.congestion_control == "bbr":
         return math.inf
     return SEGMENT_BYTES / link.rtt_s * math.sqrt(1.5 / (link.loss_pct / 100))

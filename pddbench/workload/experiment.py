@@ -72,6 +72,7 @@ class Wan(_Strict):
     flow_rate_mbit: float | None = None  # what one TCP flow can reach (window, pacing)
     loss_pct: float | None = None
     jitter_ms: float | None = None
+    congestion_control: Literal["cubic", "reno", "bbr"] = "cubic"  # of the connections over the link
 
 
 class Cost(_Strict):

@@ -2,20 +2,26 @@
 
 import asyncio
 import json
+import random
+import subprocess
 import sys
+import time
 from pathlib import Path
 
 import aiohttp
 import pytest
+import three_arms
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "emulator"))
 
 from emulator_specs import build_spec
+from traces_left import Marked, host_devices, named_namespaces
 
 from pddbench.deploy.emulator.blocks import block_hashes
 from pddbench.deploy.emulator.launch import launch
 from pddbench.deploy.emulator.tokens import expected_tokens, word
 from pddbench.wan.link import wire_link
+from pddbench.wan.probe import probe
 from pddbench.wan.transfer import transfer_s
 
 pytestmark = [pytest.mark.usefixtures("tun_works"), pytest.mark.slow]
@@ -111,3 +117,28 @@ async def test_the_link_is_in_the_facts(deployment):
     assert [each["name"] for each in facts["before"]["findings"]] == ["rtt median", "throughput"]
     assert facts["beside"]["probes"] >= 1 and facts["after"]["findings"]
     assert facts["directions"]["a_to_b"]["delay_ms"] == 5.0, "20 ms at speed 4"
+
+
+def test_three_arms_over_the_best_that_works_here(tmp_path):
+    """`run --wan auto` would take the model where packets work, or its packets not slow the KV that crosses."""
+    best = "netem" if probe("netem").works else "tun"
+    done = three_arms.run(tmp_path, "auto")
+    three_arms.check(done, tmp_path, best)
+    assert "chosen by auto" in " ".join(done.stdout.split("\n\n")[0].split())
+
+
+def test_sigkill_of_a_deployment_at_ten_random_moments_leaves_nothing():
+    """A killed run must leave no process, namespace or device on somebody's machine."""
+    before, draw = (host_devices(), named_namespaces()), random.Random()
+    words = ["-m", "pddbench", "up", "pdd", "--wan", "tun", "--speed", "4"]
+    owners = [Marked(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) for _ in range(10)]
+    moments = sorted((time.monotonic() + draw.uniform(0.3, 9.0), n) for n in range(10))
+    for at, n in moments:  # they start, measure their links and serve at the same time
+        while time.monotonic() < at:
+            owners[n].alive()
+        owners[n].popen.kill()
+        owners[n].popen.wait()
+    for owner in owners:
+        assert owner.wait_until_gone() == []
+        assert owner.namespaces_held() == set()
+    assert (host_devices(), named_namespaces()) == before

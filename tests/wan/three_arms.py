@@ -57,7 +57,8 @@ def check(done, folder, backend):
     from pddbench.wan.transfer import transfer_s
 
     assert done.returncode == 0, done.stdout + done.stderr
-    assert f"WAN: {backend}," in " ".join(done.stdout.split("\n\n")[0].split())
+    head = " ".join(done.stdout.split("\n\n")[0].split())
+    assert f"WAN: {backend}," in head and "measured RTT" in head and "slow start not represented" in head
     loaded = load(str(folder / "out"))
     links = {each["arm"]: each.get("link") for each in loaded.manifest["runs"]}
     assert links["baseline"] is None, "its KV does not cross the WAN"

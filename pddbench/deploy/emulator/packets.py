@@ -131,13 +131,15 @@ class PacketLink:
         self._total: dict[int, int] = {}
         self._retransmitted = 0
         with self.new_socket() as probe:
-            self.congestion_control = pin(probe)
+            self.congestion_control = pin(probe, spec.link.congestion_control)
+        if self.congestion_control != spec.link.congestion_control:
+            raise OSError(errno.ENOENT, f"this kernel has no congestion control {spec.link.congestion_control!r}")
 
     def new_socket(self) -> socket.socket:
         """A socket for a flow: pinned, paced, not yet connected."""
         sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         sock.setblocking(False)
-        pin(sock)
+        pin(sock, self._law.congestion_control)
         pace(sock, self._wire.flow_bytes_s, capped=self._wire.flow_rate_mbit < self._wire.rate_mbit)
         return sock
 

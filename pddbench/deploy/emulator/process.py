@@ -237,24 +237,28 @@ def _end_on_error(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None
     os._exit(1)
 
 
-async def _serve(role: str, spec: ProcessSpec) -> None:
-    loop = asyncio.get_running_loop()
-    _end_with_parent(loop)
+def _process(role: str, spec: ProcessSpec, loop: asyncio.AbstractEventLoop) -> Any:
     if role == "router":
         from pddbench.deploy.emulator.router import RouterProcess
 
-        process: Any = RouterProcess(spec, loop)
-    else:
+        return RouterProcess(spec, loop)
+    return {"a": ProcessA, "b": ProcessB}[role](spec, loop)
+
+
+async def _serve(role: str, spec: ProcessSpec) -> None:
+    loop = asyncio.get_running_loop()
+    _end_with_parent(loop)
+    if role != "router":
         loop.set_exception_handler(_end_on_error)
-        process = {"a": ProcessA, "b": ProcessB}[role](spec, loop)
     try:
+        process = _process(role, spec, loop)
         ready = {"port": await process.start(), **getattr(process, "facts", {})}
     except OSError as error:
         ready = {"error": error.strerror or str(error), "errno": error.errno}
     gc.collect()
     gc.freeze()  # what is loaded stays: later collections look at requests only
     gc.set_threshold(50_000, 20, 100)
-    if role == "router":
+    if role == "router" and "port" in ready:
         process.watch()
     sys.stdout.write(json.dumps(ready) + "\n")
     sys.stdout.flush()

@@ -15,6 +15,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+import nic_kit as kit
 import three_arms
 from traces_left import CHECKOUT, Marked
 
@@ -212,6 +213,27 @@ def test_a_guard_sees_a_qdisc_that_is_taken_away():
         guard.close()
     assert not facts["ok"] and any("gone" in problem or "less than" in problem for problem in facts["problems"])
     assert not guard.dead, "the devices are still there"
+
+
+def test_a_real_device_delays_only_the_destination():
+    """`wan apply` would slow everything, or nothing, or one way where two were asked."""
+    with kit.two_machines() as sides, kit.server(sides.b, kit.SLOWED) as port, kit.server(sides.b, kit.OTHER) as other:
+        ports = {kit.SLOWED: port, kit.OTHER: other}
+
+        def least_ms(address):
+            return min(kit.measure(sides.a, "rtt", address, ports[address], 10, 2.0)["rtt_ms"])
+
+        for flags, wanted_ms in (([], 20.0), (["--ingress"], 40.0)):
+            argv = ["--dev", "nic0", "--to", f"{kit.SLOWED}:{port}", *flags, "--one-way-ms", "20", "custom"]
+            popen = kit.apply(sides.a, *argv)
+            assert wanted_ms <= least_ms(kit.SLOWED) < wanted_ms + _LATE_MS
+            assert least_ms(kit.OTHER) < 15.0
+            kit.end(popen)
+            assert kit.shaped(sides.a) == []
+        argv = ["wan", "apply", "--dev", "nic0", "--to", kit.SLOWED, "congested", "--"]
+        done = kit.pddbench(sides.a, *argv, tool("ip"), "-d", "link", "show", "nic0")
+        assert "gso_max_segs 1 " in done.stdout, "a loss must not hit 64 KB at once"
+        assert "gso_max_segs 65535" in sides.a.run([tool("ip"), "-d", "link", "show", "nic0"]).stdout
 
 
 def test_three_arms_over_netem(tmp_path):
