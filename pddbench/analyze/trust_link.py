@@ -22,16 +22,17 @@ def link(data: Dataset) -> Iterator[Finding]:
     manifest = data.run.manifest
     if manifest.get("simulated") or (manifest.get("wan") or {}).get("backend") not in _PACKETS:
         return
-    for run in manifest.get("runs") or []:
-        arm = run.get("arm")
+    runs = {(run.get("arm"), run.get("repeat")): run for run in manifest.get("runs") or []}
+    for arm, part in data.arms.items():
         if data.arm_facts(arm).get("emulated") in _OVER_THE_LINK:
-            yield from _of(arm, run)
+            for repeat in sorted(part.rows["repeat"].unique()):
+                yield from _of(arm, runs.get((arm, int(repeat))) or {"repeat": int(repeat)})
 
 
 def _of(arm: str, run: dict[str, Any]) -> Iterator[Finding]:
     where, found = f"repeat {run.get('repeat')}", run.get("link") or {}
     if not found:
-        problems = ["the link was never measured"]
+        problems = ["the link was never measured, or the run was killed before it was measured again"]
     else:
         problems = [printable(str(text), 200) for text in found.get("problems") or []]
         if not problems and not found.get("ok"):

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import click
+
 from pddbench.errors import PddbenchError
 from pddbench.runner import manifest
 from pddbench.runner.order import arm_salts
@@ -144,6 +146,7 @@ class _Run:
         link: dict[str, Any] | None = None
         with _serving(setup) as (url, deployment):
             if deployment is not None:
+                _warn_of_link(setup.name, deployment)
                 _preflight(setup, url, self._folder, self._facts, self._stop)
             if self._stop.number is not None:
                 return
@@ -228,6 +231,12 @@ def _serving(setup: ArmSetup) -> Iterator[tuple[str, Deployment | None]]:
     endpoint = "/v1/chat/completions" if setup.chat else "/v1/completions"
     with launch(setup.spec) as deployment:
         yield deployment.url + endpoint, deployment
+
+
+def _warn_of_link(arm: str, deployment: Deployment) -> None:
+    """A link that is wrong from the start will void the run: said at once, so that nobody waits for that."""
+    for problem in deployment.guard.problems if deployment.guard else []:
+        click.echo(f"{arm}: the WAN link is not as asked, the run will be invalid: {problem}", err=True)
 
 
 def _save_server(folder: Path, arm: str, repeat: int, t0_ns: int | None, deployment: Deployment) -> None:

@@ -153,9 +153,9 @@ def _wan(experiment: Experiment, given: str | None) -> tuple[str, dict[str, Any]
     name = named(given, experiment.wan.backend)
     link = resolve_link(experiment.wan, "packets")  # wrong names and figures are errors without emulated arms too
     if not any(arm.emulated for arm in experiment.arm):
-        if given in PACKET_BACKENDS:
+        if (given or experiment.wan.backend) in PACKET_BACKENDS:
             raise InputError(
-                f"--wan {given}: it shapes the link between the clusters of emulated arms, and there is none here: "
+                f"WAN backend {name!r} shapes the link between the clusters of emulated arms, and no arm is one: "
                 "`pddbench wan exec` runs your own commands on both sides of a link"
             )
         return "none", {"backend": "none"}

@@ -14,8 +14,10 @@ import pytest
 
 from pddbench.errors import InputError
 from pddbench.wan.destination import masks, matches, parse
+from pddbench.wan.inside.undo import undo
 from pddbench.wan.netem import tool
-from pddbench.wan.nic import JOURNALS
+from pddbench.wan.nic import JOURNALS, Applied, commands, problems
+from pddbench.wan.shape import Shape
 
 
 def test_port_ranges_are_covered_exactly():
@@ -35,6 +37,26 @@ def test_destinations():
     for text in ("10.0.0.5/8", "0.0.0.0/0", "::/0", "host", "10.0.0.5:0", "10.0.0.5:9-8", "10.0.0.5:70000", ""):
         with pytest.raises(InputError, match="--to"):
             parse(text)
+
+
+def applied(**changes):
+    """The journal of a device, as far as a test needs it."""
+    facts = {"dev": "nic0", "ifindex": 3, "netns": 1, "ip": "false", "tc": "false", "to": [parse("10.0.0.5")],
+             "shape": Shape(0.0, 1000.0), "profile": "custom", "since_utc": "", "pid": 1}  # fmt: skip
+    return Applied(**(facts | changes))
+
+
+def test_a_burst_lasts_until_the_kernels_next_tick():
+    """HTB and TBF cannot reach their rate with a smaller burst (TRAPS 50): 1 Gbit/s would be some 100 Mbit/s."""
+    words = next(argv for argv in commands(applied()) if "class" in argv)
+    assert int(words[words.index("burst") + 1]) >= 1000e6 / 8 / 100
+
+
+def test_what_cannot_be_read_is_not_absent():
+    """With a `tc` that fails, a device would be reported clear, and its journal thrown away (TRAPS 54)."""
+    assert problems(applied()) == ["nic0 cannot be read: exit 1"]
+    left = undo({"dev": "nic0", "ifindex": 3, "ip": "false", "tc": "false", "ifb": "pddwan3"})
+    assert left and all("exit 1" in text for text in left)
 
 
 @pytest.mark.slow

@@ -38,7 +38,7 @@ def _copy_font_cache(into):
         shutil.copy(file, into)
 
 
-def run(argv, folder, timeout_s=240.0, memory="512M"):
+def run(argv, folder, timeout_s=900.0, memory="512M"):
     """Run `argv` in the checkout, in a guest; returns its exit code and output. `folder` is /mnt in the guest."""
     environment = {"PATH": os.environ["PATH"] + ":/usr/sbin:/sbin", "HOME": "/run/tmp", "TMPDIR": "/run/tmp",
                    "PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": str(_CHECKOUT)}  # fmt: skip

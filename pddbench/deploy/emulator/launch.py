@@ -131,6 +131,7 @@ def _listener(spec: EmulatorSpec) -> socket.socket:
         try:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(address)
+            listener.listen(1024)  # here, where an address in use is the user's to know of
         except BaseException:
             listener.close()
             raise
