@@ -19,6 +19,7 @@ from pddbench.analyze.intervals import Figure, number
 from pddbench.analyze.quantiles import sorted_quantile
 from pddbench.analyze.window import Mix
 from pddbench.text import printable
+from pddbench.wan import words
 
 if TYPE_CHECKING:
     from pddbench.analyze.paired import Pair
@@ -99,6 +100,9 @@ class RunFacts(msgspec.Struct, kw_only=True):
     repeats: int
     wan_backend: str | None
     wan_profile: str | None
+    wan_asked: str | None = None
+    wan_reason: str = ""
+    wan_measured: dict[str, float] = {}  # rtt_ms, mbit: as asked (experiment time, before kv_scale)
     slo: dict[str, float]
     currency: str
     partial: bool
@@ -170,6 +174,9 @@ def _facts(data: Dataset) -> RunFacts:
         repeats=int(data.lines["repeat"].nunique()),
         wan_backend=wan.get("backend"),
         wan_profile=wan.get("profile"),
+        wan_asked=wan.get("asked"),
+        wan_reason=printable(str(wan.get("reason") or ""), 200),
+        wan_measured=words.measured(manifest.get("runs") or []),
         slo=data.slo,
         currency=str((manifest.get("cost") or {}).get("currency") or "cost"),
         partial=bool(manifest.get("partial")),

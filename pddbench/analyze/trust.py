@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 
-from pddbench.analyze import trust_engines, trust_rows, trust_timing, trust_warn
+from pddbench.analyze import trust_engines, trust_link, trust_rows, trust_timing, trust_warn
 from pddbench.analyze.dataset import Dataset
 from pddbench.analyze.finding import Finding
 from pddbench.errors import InputError, suggest
@@ -18,7 +18,7 @@ Rule = Callable[[Dataset], Iterator[Finding]]
 RULES: dict[str, Rule] = {
     "send_lag": trust_timing.send_lag,
     "loop_lag": trust_timing.loop_lag,
-    "link": trust_engines.link,
+    "link": trust_link.link,
     "exact": trust_engines.exact,
     "hits": trust_rows.hits,
     "lengths": trust_rows.lengths,

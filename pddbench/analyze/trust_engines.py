@@ -1,4 +1,4 @@
-"""Rules about deployments of real servers that were started here: their link, and whether their tokens are exact."""
+"""The rule about deployments of real servers that were started here: whether their tokens are exact."""
 
 from __future__ import annotations
 
@@ -7,29 +7,8 @@ from typing import Any
 
 from pddbench.analyze.dataset import Dataset
 from pddbench.analyze.finding import Finding
-from pddbench.text import printable
 
 _PROCESS = "exactness"
-
-
-def link(data: Dataset) -> Iterator[Finding]:
-    """The link of packets was not as asked before or after the load, or nobody looked."""
-    manifest = data.run.manifest
-    if (manifest.get("wan") or {}).get("backend") not in ("netem", "tun"):
-        return
-    for run in manifest.get("runs") or []:
-        if data.arm_facts(run.get("arm")).get("deployment") not in ("naive", "pdd"):
-            continue
-        found = run.get("link") or {}
-        problems = found.get("problems") or ([] if found.get("ok") else ["the link was never measured"])
-        if problems:
-            yield Finding(
-                rule="link",
-                level="invalid",
-                arm=run.get("arm"),
-                message=f"repeat {run.get('repeat')}: {printable(str(problems[0]))}",
-                advice="look at runs[].link in manifest.json; run on a machine that nobody else works on",
-            )
 
 
 def exact(data: Dataset) -> Iterator[Finding]:

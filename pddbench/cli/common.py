@@ -58,7 +58,7 @@ def run_options(function: F) -> F:
         click.option("--workers", type=click.IntRange(1, 256), help="Client processes; sessions stay whole [1]."),
         click.option("--force", is_flag=True, help="Replace an existing run folder."),
         click.option("--dry-run", is_flag=True, help="Show what would be sent, and stop."),
-        click.option("--wan", default="auto", show_default=True, help="auto, netem, tun or model."),
+        click.option("--wan", help="auto, netem, tun or model.  [the file's [wan] backend, else auto]"),
         click.option("--yes", is_flag=True, help="Agree to load on hosts that are not this machine."),
         click.option("--max-cost", type=float, help="Refuse a plan whose tokens cost more."),
         ALLOW,

@@ -14,6 +14,7 @@ from pddbench.cli.up_engine import engine_options, serve_engine, serves_engine
 
 if TYPE_CHECKING:
     from pddbench.deploy.emulator.launch import Deployment
+    from pddbench.wan.backends import Choice
     from pddbench.workload.experiment import Experiment
 
 _POLL_S = 1.0
@@ -26,7 +27,7 @@ _POLL_S = 1.0
 @click.option("--speed", type=float, help="Model seconds a wall second.  [default: 1]")
 @click.option("--kv-scale", type=float, help="Divides the KV bytes really sent.  [default: 100]")
 @click.option("--wan", "backend", default="auto", show_default=True, help="auto, netem, tun or model.")
-@click.option("--wan-profile", help="metro, regional, national or continental.  [default: national]")
+@click.option("--wan-profile", help="metro, regional, national, continental or congested.  [default: national]")
 @click.option("--one-way-ms", type=float, help="One-way delay of the link.")
 @click.option("--rate-mbit", type=float, help="Rate of the link.")
 @click.option("--flow-rate-mbit", type=float, help="What one TCP flow can reach.")
@@ -45,9 +46,12 @@ def up(arm: str, port: int, host: str, backend: str, as_json: bool, **options: A
         return serve_engine(arm, port, host, backend, options)
     from pddbench.deploy.emulator.launch import launch
     from pddbench.deploy.presets import emulator_spec, with_port
+    from pddbench.wan.backends import Choice, choose, named
 
     experiment = _experiment(arm, options)
-    spec = with_port(emulator_spec(experiment.arm[0], experiment, backend), host, port)
+    name = named(None if backend == "auto" else backend)
+    choice = Choice("model", name) if arm == "baseline" else choose(name)
+    spec = with_port(emulator_spec(experiment.arm[0], experiment, choice.backend), host, port)
     caught: list[int] = []
     stop = threading.Event()
 
@@ -58,9 +62,14 @@ def up(arm: str, port: int, host: str, backend: str, as_json: bool, **options: A
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, on_signal)
     with launch(spec) as deployment:
-        _announce_json(deployment) if as_json else _announce(deployment)
+        _announce_json(deployment) if as_json else _announce(deployment, choice)
+        told = 0
         while not stop.wait(_POLL_S):
             deployment.check()
+            problems = deployment.guard.problems if deployment.guard else []
+            for problem in problems[told:]:
+                click.echo(f"pddbench: the WAN link is not as asked: {problem}", err=True)
+            told = len(problems)
     return exitcodes.SIGINT if caught[0] == signal.SIGINT else exitcodes.SIGTERM
 
 
@@ -91,9 +100,10 @@ def _announce_json(deployment: Deployment) -> None:
     sys.stdout.flush()
 
 
-def _announce(deployment: Deployment) -> None:
+def _announce(deployment: Deployment, choice: Choice) -> None:
     """A few lines: where it is, and what."""
     from pddbench.deploy.presets import table
+    from pddbench.wan.words import why, wire_words
 
     spec = deployment.spec
     click.echo(f"{spec.arm} at {deployment.base_url} (model {spec.served_model!r}, KV of {spec.model.name})")
@@ -103,8 +113,10 @@ def _announce(deployment: Deployment) -> None:
     if spec.arm != "baseline":
         link = spec.link
         click.echo(
-            f"WAN: model, not packets: {link.profile}, {link.one_way_ms:g} ms one way, {link.rate_mbit:g} Mbit/s, "
-            f"a flow {link.flow_rate_mbit:g}; DRC {'on' if spec.drc else 'off'}"
+            f"WAN: {why(choice.backend, choice.asked, choice.reason)}: {link.profile}, {link.one_way_ms:g} ms one way, "
+            f"{link.rate_mbit:g} Mbit/s, a flow {link.flow_rate_mbit:g}; DRC {'on' if spec.drc else 'off'}"
             + (f"; RLD when KV needs more than {spec.threshold_s:g} s" if spec.arm == "pdd" else "")
         )
+    if deployment.guard is not None:
+        click.echo(f"measured before the start: {wire_words(deployment.guard.facts(), spec.kv_scale, spec.speed)}")
     click.echo("Ctrl-C ends it")

@@ -1,4 +1,4 @@
-"""`pddbench wan`: what this host can do for a WAN, and any two commands on both sides of one."""
+"""`pddbench wan`: what this host can do for a WAN, two commands on both sides of one, and a real device."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def probe(as_json: bool) -> None:
     click.echo(f"--wan auto takes {auto}")
 
 
-_link_options = options(
+_figure_options = options(
     click.option("--one-way-ms", type=float, help="One-way delay of the link."),
     click.option("--rate-mbit", type=float, help="Rate of the link."),
     click.option("--jitter-ms", type=float, help="Standard deviation of the one-way delay."),
@@ -50,6 +50,9 @@ _link_options = options(
     click.option(
         "--gilbert", metavar="P,R[,B[,G]]", help="Bursty loss instead: percent to the bad state, back, loss in each."
     ),
+)
+_link_options = options(
+    _figure_options,
     click.option(
         "--back", multiple=True, metavar="NAME=VALUE", help="A figure of the way from B to A, as one_way_ms=30."
     ),
@@ -104,6 +107,46 @@ def execute(
             changes = [to_builtins(change) for change in beside.applied]
             json.dump({**opened.facts, "changes": changes, "counters": opened.counters()}, out, indent=2)
     return code
+
+
+@wan.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.option("--dev", required=True, help="The device that the traffic leaves by.")
+@click.option("--to", required=True, multiple=True, metavar="CIDR[:PORTS]", help="Only traffic to there; repeatable.")
+@click.option("--ingress", is_flag=True, help="Delay what comes from there too (through an ifb device).")
+@click.option("--i-know", is_flag=True, help="Also on the default route's device, or where you are logged in from.")
+@click.option("--for", "for_s", type=float, metavar="S", help="End by itself after S seconds.")
+@click.option("--dry-run", is_flag=True, help="Print the commands, and change nothing.")
+@_figure_options
+@click.argument("profile")
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+def apply(dev: str, to: tuple[str, ...], profile: str, command: tuple[str, ...], **given: Any) -> int:
+    """Shape a real device: PROFILE [-- COMMAND …]; the profile `custom` has only the figures that are given.
+
+    Only traffic to (and, with --ingress, from) the destination is slowed, for as long as this command runs. Run it on
+    both machines, each delaying what it sends. A killed pddbench leaves a device that is cleared within a minute.
+    """
+    from pddbench.cli.wan_nic import run_apply
+
+    command = command[1:] if command[:1] == ("--",) else command
+    return run_apply(profile, dev, to, command, given)
+
+
+@wan.command()
+@click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
+def show(as_json: bool) -> int:
+    """Show which devices `wan apply` shapes, and whether that is still in force."""
+    from pddbench.cli.wan_nic import run_show
+
+    return run_show(as_json)
+
+
+@wan.command()
+@click.option("--dev", help="Only this device.")
+def clear(dev: str | None) -> int:
+    """Take away whatever `wan apply` left on this machine's devices; harmless when there is nothing."""
+    from pddbench.cli.wan_nic import run_clear
+
+    return run_clear(dev)
 
 
 _FIGURES = ("one_way_ms", "rate_mbit", "jitter_ms", "loss_pct")

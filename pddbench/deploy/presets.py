@@ -12,8 +12,8 @@ import msgspec
 
 from pddbench.deploy.emulator.spec import Chip, EmulatorSpec, Model, RoleSpec
 from pddbench.errors import InputError, suggest
-from pddbench.wan.backends import choose
-from pddbench.wan.link import resolve_link
+from pddbench.wan.backends import PACKET_BACKENDS
+from pddbench.wan.link import resolve_link, wire_link
 from pddbench.workload.experiment import Arm, Experiment
 
 # Extend-decode. What rides in the decode step, by roofline: 2 x 37e9 active parameters (R1) / (8 x 148 TFLOPS (H20),
@@ -73,8 +73,11 @@ _LIMITS = {
 }
 
 
-def emulator_spec(arm: Arm, experiment: Experiment, wan_backend: str = "auto") -> EmulatorSpec:
-    """The deployment that an emulated arm of an experiment asks for. Raises `InputError` naming arm and field."""
+def emulator_spec(arm: Arm, experiment: Experiment, wan_backend: str = "model") -> EmulatorSpec:
+    """The deployment that an emulated arm of an experiment asks for. Raises `InputError` naming arm and field.
+
+    `wan_backend`: one that works here (`wan.backends.choose`).
+    """
     if arm.emulated is None:
         raise InputError(f"arm {arm.name!r} is not an emulated one: it has a base_url")
     options = experiment.emulator
@@ -82,14 +85,16 @@ def emulator_spec(arm: Arm, experiment: Experiment, wan_backend: str = "auto") -
     chosen = {name: getattr(options, name) if (own := getattr(arm, name)) is None else own for name in names}
     chosen["block_tokens"] = options.block_tokens if arm.block_tokens is None else arm.block_tokens
     _check_limits(arm.name, chosen)
-    backend = choose(wan_backend)
+    link = resolve_link(experiment.wan, wan_backend)
+    if wan_backend in PACKET_BACKENDS:
+        wire_link(link, chosen["kv_scale"], chosen["speed"])  # refuses a scale that leaves nothing
     return EmulatorSpec(
         arm=arm.emulated,
         roles=_roles(arm, experiment),
         model=_model(options.model),
-        link=resolve_link(experiment.wan, backend),
+        link=link,
         first_token_from_p=_first_token_from_p(arm, options.first_token_from_p),
-        wan_backend=backend,
+        wan_backend=wan_backend,
         served_model=arm.model or "emulated",
         **chosen,
     )

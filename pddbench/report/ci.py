@@ -16,6 +16,7 @@ from pddbench.analyze.trust import RULES
 from pddbench.errors import InputError
 from pddbench.report import rows, units
 from pddbench.report.answer import check_line
+from pddbench.report.table import wan_words
 from pddbench.text import printable
 
 # (label, metric.stat) followed over commits; latencies and costs should fall, the others rise
@@ -61,8 +62,7 @@ def summary_md(summary: dict[str, Any], results: Sequence[CheckResult]) -> str:
     """The job page: verdict, checks, the main figures side by side, findings with their advice."""
     run, arms = summary["run"], list(summary["arms"])
     lines = [f"### {plain_md(run['name'])}: {plain_md(summary['verdict'])}", ""]
-    how = {"model": "WAN: model, not packets", None: "no WAN injected", "none": "no WAN injected"}
-    wan = how.get(run["wan_backend"], f"WAN: {run['wan_backend']}")
+    wan = "no WAN injected" if run["wan_backend"] in (None, "none") else wan_words(run)
     simulated = " Simulated in virtual time, nothing was sent." if run["simulated"] else ""
     lines += [f"{run['requests']:,} requests in {run['sessions']:,} sessions an arm, {plain_md(wan)}.{simulated}", ""]
     lines += [f"- {_SIGNS[result.status]} {plain_md(check_line(result), 400)}" for result in results]

@@ -13,6 +13,8 @@ from rich.text import Text
 from pddbench.analyze.money import NO_PRICE
 from pddbench.report import mix, own_error, rows, units
 from pddbench.text import printable
+from pddbench.wan.backends import PACKET_BACKENDS
+from pddbench.wan.words import measured_words, why
 
 _LABEL = 20
 _CELL = 19
@@ -51,6 +53,14 @@ def _chunks(arms: list[str], width: int) -> Iterator[list[str]]:
         yield arms[start : start + fit]
 
 
+def wan_words(run: dict[str, Any]) -> str:
+    """What carried the WAN and why, its profile, and what was measured of it."""
+    how = why(run["wan_backend"], run.get("wan_asked"), run.get("wan_reason") or "")
+    profile = f" ({run['wan_profile']})" if run["wan_profile"] else ""
+    found = measured_words(run.get("wan_measured") or {})
+    return f"WAN: {how}{profile}" + (f", {found}" if found else "")
+
+
 def _first_line(summary: dict[str, Any]) -> Text:
     """Name, arms, size, how the WAN was made, scales, our own error bar, and the verdict."""
     run, arms = summary["run"], summary["arms"]
@@ -59,12 +69,11 @@ def _first_line(summary: dict[str, Any]) -> Text:
         + (f", {run['repeats']} repeats" if run["repeats"] > 1 else "")
     ]
     if run["wan_backend"] not in (None, "none"):
-        how = "model, not packets" if run["wan_backend"] == "model" else run["wan_backend"]
-        parts.append(f"WAN: {how}" + (f" ({run['wan_profile']})" if run["wan_profile"] else ""))
+        parts.append(wan_words(run))
     if run.get("simulated"):
         parts.append("simulated in virtual time, nothing was sent")
     else:
-        parts += _scales(arms)
+        parts += _scales(arms, run["wan_backend"] in PACKET_BACKENDS)
     parts += [
         f"{name} is a pddbench emulator at speed {speed:g}: its times are sped-up wall times"
         for name, speed in run.get("emulator_endpoints", {}).items()
@@ -81,11 +90,13 @@ def _first_line(summary: dict[str, Any]) -> Text:
     return text.append_text(_verdict(summary, prefix=""))
 
 
-def _scales(arms: dict[str, Any]) -> list[str]:
+def _scales(arms: dict[str, Any], packets: bool) -> list[str]:
+    """What was sped up or made smaller; TCP counts real packets, so fewer of them have fewer rounds of slow start."""
     speeds = {arm["speed"] for arm in arms.values()} - {1.0}
     scales = {arm["kv_scale"] for arm in arms.values()} - {None, 1.0}
     out = [f"emulator speed {', '.join(f'{speed:g}' for speed in sorted(speeds))}"] if speeds else []
-    return out + ([f"KV scale 1/{', '.join(f'{scale:g}' for scale in sorted(scales))}"] if scales else [])
+    few = ", slow start not represented" if packets else ""
+    return out + ([f"KV scale 1/{', '.join(f'{scale:g}' for scale in sorted(scales))}{few}"] if scales else [])
 
 
 def _error_bar(arms: dict[str, Any]) -> str:

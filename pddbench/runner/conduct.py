@@ -29,7 +29,7 @@ class RunOptions:
     out: Path | None = None
     force: bool = False
     dry_run: bool = False
-    wan: str = "auto"
+    wan: str | None = None
     yes: bool = False
     max_cost: float | None = None
     allow: tuple[str, ...] = ()

@@ -8,6 +8,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import click
+
 from pddbench.deploy.emulator.launch import LaunchStopped
 from pddbench.errors import PddbenchError
 from pddbench.replay.split import share_of_places, share_of_rate
@@ -147,8 +149,10 @@ class _Run:
         from pddbench.runfolder.finish import finish_arm, save_arm, spool_paths
 
         setup = self._setup
+        link: dict[str, Any] | None = None
         with _serving(setup, self._stop) as (url, deployment):
             if deployment is not None:
+                _warn_of_link(setup.name, deployment)
                 _preflight(setup, url, self._folder, self._facts, self._stop)
             if self._stop.number is not None:
                 return
@@ -156,13 +160,11 @@ class _Run:
             if setup.mini is not None and deployment is not None:
                 self._facts["arms"][setup.name]["started"] = deployment.info
             started_utc = manifest.utc_now()
-            link: dict[str, Any] | None = None
             try:
                 end = self._scraped(url) if deployment is None else in_loop(lambda: self._replay(url))
                 if deployment is not None:
                     figures = deployment.stats()
-                    if setup.mini is not None:
-                        link = self._end_mini(deployment, figures)  # type: ignore[arg-type]
+                    link = self._end_link(deployment, figures)
                     _save_server(self._folder, setup.name, self._repeat, end.t0_ns, figures)
             finally:
                 if spool_paths(self._folder, setup.name, self._repeat):
@@ -170,11 +172,16 @@ class _Run:
         self._facts["runs"].append(self._record(started_utc, end) | ({} if link is None else {"link": link}))
         manifest.write(self._folder, self._facts)
 
-    def _end_mini(self, deployment: MiniDeployment, figures: list[tuple[str, str, float]]) -> dict[str, Any] | None:
-        """The link measured again, and the replies compared with a single process unless the run was stopped."""
+    def _end_link(
+        self, deployment: Deployment | MiniDeployment, figures: list[tuple[str, str, float]]
+    ) -> dict[str, Any] | None:
+        """The link measured again, and replies of real servers compared with a single process unless stopped."""
+        from pddbench.deploy.minipdd.launch import MiniDeployment
+
         link = deployment.end_link(load=self._stop.number is None)
-        self._progress.say("comparing its replies with those of a single process")
-        figures += deployment.exactness(lambda: self._stop.number is not None)
+        if isinstance(deployment, MiniDeployment):
+            self._progress.say("comparing its replies with those of a single process")
+            figures += deployment.exactness(lambda: self._stop.number is not None)
         return link
 
     def _scraped(self, url: str) -> ReplayEnd:
@@ -298,6 +305,12 @@ def _launched(setup: ArmSetup, stop: Stop) -> Deployment | MiniDeployment:
 
     assert setup.spec is not None
     return launch(setup.spec, lambda: stop.number is not None)
+
+
+def _warn_of_link(arm: str, deployment: Deployment | MiniDeployment) -> None:
+    """A link that is wrong from the start will void the run: said at once, so that nobody waits for that."""
+    for problem in deployment.link_problems:
+        click.echo(f"{arm}: the WAN link is not as asked, the run will be invalid: {problem}", err=True)
 
 
 def _save_server(folder: Path, arm: str, repeat: int, t0_ns: int | None, figures: list[tuple[str, str, float]]) -> None:

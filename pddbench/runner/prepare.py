@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+import msgspec
+
 from pddbench.deploy.profiles import PROFILES, Profile
 from pddbench.errors import InputError
 from pddbench.replay.exchange import Target, endpoint_url
@@ -29,7 +31,6 @@ if TYPE_CHECKING:
 
     from pddbench.deploy.emulator.spec import EmulatorSpec
     from pddbench.deploy.minipdd.spec import MiniSpec
-    from pddbench.wan.link import Link
 
     Ints = npt.NDArray[np.int64]
 
@@ -138,18 +139,17 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def prepare(experiment: Experiment, wan: str = "auto") -> Prepared:
-    """Read the trace, make the plan and set up the arms. Raises `InputError`; sends nothing."""
+def prepare(experiment: Experiment, wan: str | None = None) -> Prepared:
+    """Read the trace, make the plan and set up the arms. Raises `InputError`; sends nothing to anybody.
+
+    `wan`: the backend asked for on the command line; packets are tried in namespaces of our own.
+    """
     from pddbench.trace.read import read_trace, sha256_of
 
     work = experiment.workload
     trace = read_trace(Path(work.trace), work.format)
     plan = make_plan(trace, work)
-    backend, link = _wan(experiment, wan)
-    wan_facts: dict[str, Any] = {"backend": backend}
-    if link is not None:
-        wan_facts["link"] = {name: getattr(link, name) for name in link.__struct_fields__}
-        wan_facts["profile"] = link.profile
+    backend, wan_facts = _wan(experiment, wan)
     prepared = Prepared(
         experiment=experiment,
         trace=Trace(trace.header, []),  # its rows are in the plan: a million of them need not be kept twice
@@ -164,20 +164,24 @@ def prepare(experiment: Experiment, wan: str = "auto") -> Prepared:
     return prepared
 
 
-def _wan(experiment: Experiment, wan: str) -> tuple[str, Link | None]:
-    """Backend and link of the run, the same for all its arms; none where no arm is started here."""
-    from pddbench.wan.backends import choose
+def _wan(experiment: Experiment, given: str | None) -> tuple[str, dict[str, Any]]:
+    """The backend of the run, proved, and what the manifest says of it."""
+    from pddbench.wan.backends import PACKET_BACKENDS, choose, named
     from pddbench.wan.link import resolve_link
 
-    emulated = any(arm.emulated for arm in experiment.arm)
-    if not emulated and any(arm.engine for arm in experiment.arm):
-        from pddbench.wan.probe import require
-
-        backend = require(wan)[0]
-        return backend, resolve_link(experiment.wan, backend)
-    backend = choose(wan)
-    link = resolve_link(experiment.wan)  # wrong names and figures are errors without emulated arms too
-    return (backend, link) if emulated else ("none", None)
+    name = named(given, experiment.wan.backend)
+    link = resolve_link(experiment.wan, "packets")  # wrong names and figures are errors without emulated arms too
+    if not any(arm.emulated or arm.engine for arm in experiment.arm):
+        if (given or experiment.wan.backend) in PACKET_BACKENDS:
+            raise InputError(
+                f"WAN backend {name!r} shapes the link of arms that are started here, and no arm is one: "
+                "`pddbench wan exec` runs your own commands on both sides of a link"
+            )
+        return "none", {"backend": "none"}
+    choice = choose(name)
+    link = resolve_link(experiment.wan, choice.backend)
+    facts = {field: getattr(choice, field) for field in ("backend", "asked", "reason", "tried")}
+    return choice.backend, {**facts, "link": msgspec.to_builtins(link), "profile": link.profile}
 
 
 def _setup(arm: Arm, experiment: Experiment, backend: str) -> ArmSetup:
@@ -187,7 +191,7 @@ def _setup(arm: Arm, experiment: Experiment, backend: str) -> ArmSetup:
     if arm.emulated is not None:
         from pddbench.deploy.presets import emulator_spec
 
-        spec = emulator_spec(arm, experiment)
+        spec = emulator_spec(arm, experiment, backend)
         setup = ArmSetup(arm, PROFILES["emulated"], text, not text, arm_speed(arm, experiment), spec.block_tokens)
         setup.spec = spec
     elif arm.engine is not None:

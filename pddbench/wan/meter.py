@@ -56,6 +56,11 @@ class Meter:
         mbit = found["bytes"] * 8 / found["seconds"] / 1e6 if found["seconds"] else 0.0
         return mbit, found["congestion_control"]
 
+    def watch(self, every_s: float, count: int) -> subprocess.Popen[bytes]:
+        """A process that prints a line of JSON (`rtt_ms`, `lost`) every so often, until it is killed or we are gone."""
+        command = program("measure", "watch", self._far.address, self._port, str(every_s), str(count))
+        return self._near.popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
     def close(self) -> None:
         """End the server."""
         assert self._server.stdin is not None and self._server.stdout is not None

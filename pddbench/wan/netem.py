@@ -13,7 +13,7 @@ from typing import Any
 from pddbench.errors import WorldError
 from pddbench.wan.device import NAME, Unavailable, command, json_command
 from pddbench.wan.namespaces import Namespaces, Side
-from pddbench.wan.shape import Shape
+from pddbench.wan.shape import Shape, offload
 
 HANDLE = "1d:"  # ours, so that a qdisc that is not is seen
 _MAC = {"a": "02:00:00:00:00:0a", "b": "02:00:00:00:00:0b"}
@@ -113,7 +113,7 @@ class Netem:
 
     def _apply(self, side: Side, shape: Shape) -> None:
         """Delete, then add: `tc qdisc replace` keeps the old rate."""
-        segments = 1 if shape.loss_share > 0 else _GSO_SEGMENTS  # a loss must not hit 64 KB at once
+        segments = _GSO_SEGMENTS if offload(shape) else 1
         command(side, [self._ip, "link", "set", NAME, "mtu", str(shape.mtu_bytes), "gso_max_segs", str(segments)])
         if self._own_qdisc(side) is not None:
             command(side, [self._tc, "qdisc", "delete", "dev", NAME, "root"])
@@ -149,7 +149,7 @@ class Netem:
             wrong = mismatches(shape, found["options"])
             if found["mtu"] != shape.mtu_bytes:
                 wrong.append(f"mtu is {found['mtu']}, not {shape.mtu_bytes}")
-            if shape.loss_share > 0 and found["gso_max_segs"] != 1:
+            if not offload(shape) and found["gso_max_segs"] != 1:
                 wrong.append(f"gso_max_segs is {found['gso_max_segs']}, not 1")
             if wrong:
                 raise WorldError(

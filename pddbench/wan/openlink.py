@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from pddbench.errors import InputError
+from pddbench.wan.backends import PACKET_BACKENDS
 from pddbench.wan.device import ADDRESSES, Backend
 from pddbench.wan.link import Link
 from pddbench.wan.namespaces import CONGESTION_CONTROL, Namespaces, Side
@@ -16,8 +17,6 @@ from pddbench.wan.netem import Netem
 from pddbench.wan.shape import Shape, shape_of
 from pddbench.wan.tun import Tun
 from pddbench.wan.verify import Verification, verify
-
-PACKET_BACKENDS = ("netem", "tun")
 
 
 class WanLink:

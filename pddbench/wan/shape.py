@@ -7,10 +7,12 @@ import math
 import msgspec
 
 from pddbench.errors import InputError
-from pddbench.wan.link import Link
+from pddbench.wan.link import Link, wire_link
 
 MTU_BYTES = 1500
 MIN_LIMIT_PACKETS = 10_000
+OFFLOAD_MBIT = 1000.0
+_MIN_QUEUE_PACKETS = 64  # several flows' first windows at once
 DISTRIBUTIONS = ("uniform", "normal")
 _QUEUE_FACTOR = 1.5  # what is under way, and half as much waiting for the line
 
@@ -73,6 +75,7 @@ class Shape(msgspec.Struct, frozen=True):
     loss_pct: float = 0.0
     gilbert: Gilbert | None = None
     mtu_bytes: int = MTU_BYTES
+    queue_packets: int | None = None  # None: by `limit_packets`
 
     def __post_init__(self) -> None:
         if self.jitter_ms and not self.rate_mbit:
@@ -90,8 +93,33 @@ class Shape(msgspec.Struct, frozen=True):
     @property
     def limit_packets(self) -> int:
         """Room of the queue: 1.5 x rate x delay in packets, at least 10,000 (netem's own 1000 drops on a long line)."""
+        if self.queue_packets is not None:
+            return self.queue_packets
         bits_under_way = (self.rate_mbit or 0.0) * 1e6 * self.delay_ms / 1e3
         return max(MIN_LIMIT_PACKETS, math.ceil(_QUEUE_FACTOR * bits_under_way / (8 * self.mtu_bytes)))
+
+
+def offload(shape: Shape) -> bool:
+    """Whether super-packets of up to 64 KB may cross: on fast lines without loss.
+
+    Below 1 Gbit/s one would hold the line for more than half a millisecond, a loss would hit all of it, and a queue
+    that counts packets would hold forty times as many bytes.
+    """
+    return shape.loss_share == 0 and (shape.rate_mbit or OFFLOAD_MBIT) >= OFFLOAD_MBIT
+
+
+def wire_shape(link: Link, kv_scale: float, speed: float) -> Shape:
+    """What a direction does to the real packets of a scaled deployment (`wan.link.wire_link`).
+
+    Scaled, the queue is what is under way and a round trip's worth waiting for the line: the 10,000 packets that a
+    fast line needs would be seconds of a slow one.
+    """
+    shape = shape_of(wire_link(link, kv_scale, speed))
+    if kv_scale == 1:
+        return shape
+    bits = 3 * (shape.rate_mbit or 0.0) * 1e6 * shape.delay_ms / 1e3
+    queue = min(shape.limit_packets, max(_MIN_QUEUE_PACKETS, math.ceil(bits / (8 * shape.mtu_bytes))))
+    return msgspec.structs.replace(shape, queue_packets=queue)
 
 
 def shape_of(link: Link, gilbert: Gilbert | None = None, mtu_bytes: int = MTU_BYTES) -> Shape:

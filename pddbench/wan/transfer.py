@@ -27,10 +27,22 @@ def transfer_s(link: Link, n_bytes: float, fresh: bool = True, flows: int = 1) -
 
 def sending_s(link: Link, n_bytes: float, window_bytes: float, flows: int = 1) -> float:
     """Seconds to send bytes from a window that doubles each RTT, up to the flow's cap or its share of the line."""
-    rtt_s, cap = link.rtt_s, min(link.flow_bytes_s, link.rate_bytes_s / max(1, flows))
+    rtt_s = link.rtt_s
+    cap = min(link.flow_bytes_s, link.rate_bytes_s / max(1, flows), loss_bytes_s(link))
     left, window, elapsed_s = float(n_bytes), float(window_bytes), 0.0
     while window < cap * rtt_s and left > window:
         elapsed_s += rtt_s
         left -= window
         window *= 2
     return elapsed_s + left / (min(cap, window / rtt_s) if rtt_s else cap)
+
+
+def loss_bytes_s(link: Link) -> float:
+    """What random loss leaves to one flow of Reno, bytes a second (Mathis et al. 1997): S / RTT x sqrt(3 / 2p).
+
+    Cubic keeps to it as well up to windows of some hundred segments, where it is in its Reno-friendly region. BBR does
+    not take a loss for congestion: it keeps to the line.
+    """
+    if link.loss_pct <= 0 or link.rtt_s <= 0 or link.congestion_control == "bbr":
+        return math.inf
+    return SEGMENT_BYTES / link.rtt_s * math.sqrt(1.5 / (link.loss_pct / 100))

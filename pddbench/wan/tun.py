@@ -7,6 +7,7 @@ super-packet would hold the line for more than half a millisecond, and a loss wo
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import subprocess
@@ -19,9 +20,8 @@ from pddbench.text import printable
 from pddbench.wan.compiler import compile_emulator
 from pddbench.wan.device import NAME, Unavailable
 from pddbench.wan.namespaces import Namespaces, program
-from pddbench.wan.shape import Shape
+from pddbench.wan.shape import Shape, offload
 
-OFFLOAD_MBIT = 1000.0
 _DIRECTIONS = ("a_to_b", "b_to_a")
 _COUNTS = ("packets", "bytes", "lost", "dropped", "queued_bytes", "late_sum_ns", "late_max_ns")
 _ANSWER_TIMEOUT_S = 10.0
@@ -38,11 +38,6 @@ def set_line(direction: int, shape: Shape) -> str:
     limit_bytes = shape.limit_packets * shape.mtu_bytes
     normal = int(shape.distribution == "normal")
     return f"set {direction} {delay_ns} {jitter_ns} {normal} {bits:.0f} {shares} {limit_bytes} {int(offload(shape))}"
-
-
-def offload(shape: Shape) -> bool:
-    """Whether super-packets may cross: see the module."""
-    return shape.loss_share == 0 and (shape.rate_mbit or OFFLOAD_MBIT) >= OFFLOAD_MBIT
 
 
 class Tun:
@@ -147,7 +142,8 @@ class Tun:
         """End the process, and with it both devices."""
         popen = self._popen
         assert popen.stdin is not None and popen.stdout is not None
-        popen.stdin.close()
+        with contextlib.suppress(BrokenPipeError):  # it is gone, and a line to it was not
+            popen.stdin.close()
         try:
             popen.wait(_END_TIMEOUT_S)
         except subprocess.TimeoutExpired:

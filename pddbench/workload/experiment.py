@@ -69,14 +69,19 @@ class Slo(_Strict):
 
 
 class Wan(_Strict):
-    """The link between the datacentres: a named profile, figures of its own, or a profile with some replaced."""
+    """The link between the datacentres: a named profile, figures of its own, or a profile with some replaced.
 
-    profile: str | None = None  # metro, regional, national or continental
+    `backend`: what makes it; `--wan` on the command line goes before.
+    """
+
+    backend: Literal["auto", "netem", "tun", "model"] | None = None
+    profile: str | None = None  # metro, regional, national, continental or congested
     one_way_ms: float | None = None  # delay each way
     rate_mbit: float | None = None  # of the whole link
     flow_rate_mbit: float | None = None  # what one TCP flow can reach (window, pacing)
     loss_pct: float | None = None  # of packets, each way
     jitter_ms: float | None = None  # standard deviation of the delay
+    congestion_control: Literal["cubic", "reno", "bbr"] = "cubic"  # of the connections over the link
 
 
 class Cost(_Strict):

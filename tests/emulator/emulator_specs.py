@@ -8,7 +8,7 @@ from pddbench.deploy.presets import emulator_spec
 from pddbench.workload.experiment import Arm, EmulatorOptions, Experiment, Wan, Workload
 
 
-def build_spec(kind, *, wan=None, **changes):
+def build_spec(kind, *, wan=None, wan_backend="model", **changes):
     """The preset of an arm with some of its fields changed."""
     experiment = Experiment(
         name="test",
@@ -17,4 +17,4 @@ def build_spec(kind, *, wan=None, **changes):
         wan=Wan(**(wan or {})),
         emulator=EmulatorOptions(),
     )
-    return msgspec.structs.replace(emulator_spec(experiment.arm[0], experiment), **changes)
+    return msgspec.structs.replace(emulator_spec(experiment.arm[0], experiment, wan_backend), **changes)

@@ -7,11 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pddbench.errors import InputError
-from pddbench.wan.backends import choose
+from pddbench.wan.backends import choose, named
 from pddbench.wan.clock import VirtualClock
 from pddbench.wan.fluid import FluidLink
-from pddbench.wan.link import PROFILES, Link, resolve_link, window_mbit
-from pddbench.wan.transfer import INITIAL_WINDOW_BYTES, transfer_s
+from pddbench.wan.link import PROFILES, Link, resolve_link, window_mbit, wire_link
+from pddbench.wan.shape import wire_shape
+from pddbench.wan.transfer import INITIAL_WINDOW_BYTES, loss_bytes_s, transfer_s
 from pddbench.workload.experiment import Wan
 
 NATIONAL = PROFILES["national"]
@@ -185,9 +186,31 @@ def test_links_that_cannot_be_used(wan, says):
         resolve_link(wan)
 
 
-def test_backends():
-    """Breaks when a named backend that is not there is silently replaced by another."""
-    assert choose("auto") == choose("model") == "model"
-    for name, says in (("netem", "only the model backend"), ("tun", "only the model backend"), ("x", "unknown WAN")):
-        with pytest.raises(InputError, match=says):
+def test_which_backend_counts(monkeypatch):
+    """Breaks when the command does not go before the file, or the file before the environment."""
+    monkeypatch.setenv("PDDBENCH_WAN", "model")
+    assert (named("tun", "netem"), named(None, "netem"), named(None)) == ("tun", "netem", "model")
+    monkeypatch.delenv("PDDBENCH_WAN")
+    assert named(None) == "auto"
+    assert choose("model").backend == "model"
+    for name in ("x", "Tun"):
+        with pytest.raises(InputError, match="unknown WAN backend"):
             choose(name)
+
+
+def test_the_wire_of_a_scaled_deployment():
+    """Breaks when bytes, rate and times are not scaled alike: KV would take another time than the link's."""
+    wire = wire_link(NATIONAL, 100.0, 3.0)
+    assert (wire.one_way_ms, wire.rate_mbit, wire.flow_rate_mbit) == (5.0, 300.0, 30.0)
+    assert (1e9 / 100) / wire.flow_bytes_s * 3.0 == pytest.approx(1e9 / NATIONAL.flow_bytes_s)
+    assert wire_shape(NATIONAL, 1.0, 1.0).limit_packets == 18_750
+    assert wire_shape(NATIONAL, 100.0, 3.0).limit_packets == 375, "not a second of queue on a slow line"
+    with pytest.raises(InputError, match="lower kv_scale"):
+        wire_link(NATIONAL, 1e5, 1.0)
+
+
+def test_loss_bounds_a_flow():
+    """Breaks when routers predict a lossy line's transfers by its rate, 30 times too fast."""
+    lossy = Link(15.0, 500.0, 500.0, loss_pct=0.1)
+    assert loss_bytes_s(lossy) * 8 / 1e6 == pytest.approx(15.0, rel=0.01)
+    assert transfer_s(lossy, 20e6) == pytest.approx(20e6 / loss_bytes_s(lossy), rel=0.05)

@@ -1,6 +1,7 @@
 """The figures of a direction, and the words and lines that netem and the TUN emulator get for them."""
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -83,3 +84,15 @@ def test_every_profile_is_a_shape():
         shape = shape_of(link)
         assert (shape.delay_ms, shape.rate_mbit, shape.loss_pct) == (link.one_way_ms, link.rate_mbit, link.loss_pct)
         assert all(re.fullmatch(r"[a-z0-9.%-]+", word) for word in netem_arguments(shape))
+
+
+def test_every_profile_is_listed_with_its_figures():
+    """A user would choose a profile by figures that it does not have."""
+    text = (Path(__file__).parents[2] / "docs" / "wan.md").read_text()
+    rows = re.findall(
+        r"^\| `(\w+)` \| ([\d.]+) ms \| (\d+) Gbit/s \| (\d+) ([GM])bit/s \| ([\d.]+)%? \| (\d+)", text, re.M
+    )
+    said = {name: (float(ms), float(rate) * 1e3, float(flow) * (1e3 if unit == "G" else 1), float(loss), float(jitter))
+            for name, ms, rate, flow, unit, loss, jitter in rows}  # fmt: skip
+    fields = ("one_way_ms", "rate_mbit", "flow_rate_mbit", "loss_pct", "jitter_ms")
+    assert said == {name: tuple(getattr(link, field) for field in fields) for name, link in PROFILES.items()}

@@ -89,13 +89,14 @@ while True:
 def test_sigkill_at_random_moments_leaves_nothing():
     """A killed run must leave no device, process or namespace on somebody's machine."""
     before, draw = (host_devices(), named_namespaces()), random.Random()
-    for _ in range(10):
-        owner = Marked(["-c", _HOLD], stderr=subprocess.DEVNULL)
-        until = time.monotonic() + draw.uniform(0.2, 1.5)
+    owners = [Marked(["-c", _HOLD], stderr=subprocess.DEVNULL) for _ in range(10)]
+    for owner in owners:  # all run at the same time
+        until = time.monotonic() + draw.uniform(0.1, 0.5)
         while time.monotonic() < until:
             owner.alive()
         owner.popen.kill()
         owner.popen.wait()
+    for owner in owners:
         assert owner.wait_until_gone() == []
         assert owner.namespaces_held() == set()
     assert (host_devices(), named_namespaces()) == before

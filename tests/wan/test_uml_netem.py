@@ -27,7 +27,7 @@ def guest_results(tmp_path_factory):
     folder = tmp_path_factory.mktemp("guest")
     argv = [sys.executable, "-m", "pytest", str(GUEST), "-p", "no:cacheprovider", "--durations=0",
             "--junitxml=/mnt/results.xml"]  # fmt: skip
-    code, said = uml.run(argv, folder, timeout_s=400.0)
+    code, said = uml.run(argv, folder, timeout_s=900.0)
     results = folder / "results.xml"
     if not results.exists():
         pytest.fail(f"the guest reported no results (exit {code}):\n{said[-4000:]}")

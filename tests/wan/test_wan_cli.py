@@ -68,6 +68,14 @@ def test_what_cannot_be_used_is_one_sentence_and_exit_2(words, tun_works):
     assert len(done.stderr.strip().splitlines()) == 1 and "Traceback" not in done.stderr
 
 
+def test_a_wan_for_an_endpoint_of_somebody_else_is_refused():
+    """A replay would be believed to have gone over a link that nobody made."""
+    trace = "traces/agentic-small.trace.jsonl.zst"
+    done = pddbench("replay", "--trace", trace, "--base-url", "http://127.0.0.1:9", "--model", "m", "--wan", "tun")
+    assert done.returncode == 2 and "wan exec" in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
 @pytest.mark.slow
 def test_probe_says_for_each_backend_what_it_found(tun_works):
     """A guess about what works would end in a run with 0 ms."""

@@ -26,13 +26,28 @@ def missing():
     return ""
 
 
-def run(argv, folder, timeout_s=240.0, memory="512M"):
+def _copy_font_cache(into):
+    """matplotlib's list of fonts, if it is installed, for a guest that cannot write to the host's home."""
+    into.mkdir()
+    try:
+        import matplotlib
+        import matplotlib.font_manager  # makes the list
+    except ImportError:
+        return
+    for file in Path(matplotlib.get_cachedir()).glob("fontlist*.json"):
+        shutil.copy(file, into)
+
+
+def run(argv, folder, timeout_s=900.0, memory="512M"):
     """Run `argv` in the checkout, in a guest; returns its exit code and output. `folder` is /mnt in the guest."""
     environment = {"PATH": os.environ["PATH"] + ":/usr/sbin:/sbin", "HOME": "/run/tmp", "TMPDIR": "/run/tmp",
                    "PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": str(_CHECKOUT)}  # fmt: skip
+    _copy_font_cache(folder / "fonts")  # made anew it takes the guest as long as everything else
+    environment["MPLCONFIGDIR"] = "/mnt/fonts"
     job = {"argv": argv, "cwd": str(_CHECKOUT), "env": environment}
     (folder / "job.json").write_text(json.dumps(job))
-    with tempfile.TemporaryDirectory() as state, (folder / "console").open("wb") as console:
+    memory_folder = "/dev/shm" if Path("/dev/shm").is_dir() else None  # the guest's memory is a file
+    with tempfile.TemporaryDirectory(dir=memory_folder) as state, (folder / "console").open("wb") as console:
         kernel = ["linux.uml", f"mem={memory}", "root=/dev/root", "rootfstype=hostfs", "rootflags=/", "ro", "quiet",
                   "panic=-1", "con=null", "con0=null,fd:1", f"uml_dir={state}", f"init={_INIT}",
                   f"UMLOUT={folder}", f"UMLMODS={_MODULES}"]  # fmt: skip

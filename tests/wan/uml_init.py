@@ -14,7 +14,7 @@ import traceback
 from pathlib import Path
 
 MODULES = (
-    "sch_netem veth ifb sch_ingress act_mirred act_gact cls_u32 cls_flower sch_prio sch_tbf dummy tun tcp_bbr".split()
+    "sch_netem veth ifb sch_ingress act_mirred act_gact cls_u32 cls_flower sch_htb sch_tbf dummy tun tcp_bbr".split()
 )
 _FINIT_MODULE = 313  # system call on x86-64
 _EEXIST = 17

@@ -1,4 +1,8 @@
-"""Starting and ending an emulated deployment: router, cluster A and cluster B as processes of their own."""
+"""Starting and ending an emulated deployment: router, cluster A and cluster B as processes of their own.
+
+With real packets router and cluster A are in one network namespace, cluster B in another, and only the link is between
+them. The router's listening socket is made here, in the host's namespace: the client's path has nothing of the WAN.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +10,27 @@ import errno
 import json
 import os
 import select
+import socket
 import subprocess
 import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import msgspec
 
+from pddbench.deploy.emulator.node import ProcessSpec
 from pddbench.deploy.emulator.spec import EmulatorSpec
 from pddbench.errors import InputError, WorldError
 from pddbench.text import printable
+from pddbench.wan.backends import PACKET_BACKENDS
+
+if TYPE_CHECKING:
+    from pddbench.wan.guard import Guard
+    from pddbench.wan.namespaces import Side
 
 _READY_TIMEOUT_S = 60.0
 _END_TIMEOUT_S = 5.0
@@ -33,11 +44,13 @@ class LaunchStopped(Exception):
 class _Process:
     """One process of a deployment; its stdin stays open, and its end is the sign to go."""
 
-    def __init__(self, role: str) -> None:
+    def __init__(self, role: str, side: Side | None, pass_fds: Sequence[int]) -> None:
         self.role = role
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  (closed by `end`)
-        self._popen = subprocess.Popen(
+        popen = subprocess.Popen if side is None else side.popen
+        self._popen: subprocess.Popen[bytes] = popen(
             [sys.executable, "-m", "pddbench.deploy.emulator.process", role],
+            pass_fds=pass_fds,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
@@ -49,19 +62,21 @@ class _Process:
     def pid(self) -> int:
         return self._popen.pid
 
-    def start(self, spec: dict[str, Any], stopped: Callable[[], bool]) -> int:
-        """Hand over the spec; returns the port it listens on. Raises `LaunchStopped` as soon as `stopped()`."""
+    def start(self, spec: ProcessSpec, stopped: Callable[[], bool]) -> dict[str, Any]:
+        """Hand over the spec; returns what it says when it is ready: its `port`, and facts of its own.
+
+        Raises `LaunchStopped` as soon as `stopped()`.
+        """
         assert self._popen.stdin is not None
         try:
             self._popen.stdin.write(msgspec.json.encode(spec) + b"\n")
             self._popen.stdin.flush()
         except BrokenPipeError:
             raise WorldError(self.obituary()) from None
-        ready = json.loads(self._ready_line(stopped))
+        ready: dict[str, Any] = json.loads(self._ready_line(stopped))
         if "error" in ready:
-            raise _start_error(spec["deployment"], ready)
-        port: int = ready["port"]
-        return port
+            raise WorldError(f"the emulator's {_name(self.role)} cannot start: {printable(str(ready['error']))}")
+        return ready
 
     def _ready_line(self, stopped: Callable[[], bool]) -> bytes:
         stdout, limit_s = self._popen.stdout, time.monotonic() + _READY_TIMEOUT_S
@@ -115,11 +130,44 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": path}
 
 
-def _start_error(spec: EmulatorSpec, ready: dict[str, Any]) -> Exception:
+def _listener(spec: EmulatorSpec) -> socket.socket:
+    """The router's listening socket. Raises `InputError` when the address cannot be had."""
     where = f"{spec.host}:{spec.port}"
-    if ready["errno"] == errno.EADDRINUSE:
-        return InputError(f"port {where} is in use: choose another one, or 0 for any free port")
-    return InputError(f"cannot listen on {where}: {printable(str(ready['error']))}")
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            spec.host, spec.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, kind, protocol)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+            listener.listen(1024)  # here, where an address in use is the user's to know of
+        except BaseException:
+            listener.close()
+            raise
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise InputError(f"port {where} is in use: choose another one, or 0 for any free port") from None
+        raise InputError(f"cannot listen on {where}: {printable(error.strerror or str(error))}") from None
+    return listener
+
+
+def _open_link(spec: EmulatorSpec) -> Guard | None:
+    """The link of an arm that has one with packets, measured idle, and watched from now on."""
+    if spec.arm == "baseline" or spec.wan_backend not in PACKET_BACKENDS:
+        return None
+    from pddbench.wan.guard import Guard
+    from pddbench.wan.openlink import open_shapes
+    from pddbench.wan.shape import wire_shape
+
+    shape = wire_shape(spec.link, spec.kv_scale, spec.speed)
+    guard = Guard(open_shapes(shape, shape, spec.wan_backend))
+    try:
+        guard.begin()
+    except BaseException:
+        guard.close()
+        raise
+    return guard
 
 
 class Deployment:
@@ -127,18 +175,34 @@ class Deployment:
 
     def __init__(self, spec: EmulatorSpec, stopped: Callable[[], bool]) -> None:
         self.spec = spec
-        roles = ["a", "router"] if spec.arm == "baseline" else ["b", "a", "router"]
-        self._processes = [_Process(role) for role in roles]
-        ports: dict[str, int] = {}
-        epoch_ns = time.monotonic_ns()
+        self._processes: list[_Process] = []
+        self._facts: dict[str, Any] = {}
+        listener = _listener(spec)
+        self.port: int = listener.getsockname()[1]
+        self.guard: Guard | None = None
         try:
-            for process in self._processes:
-                told = {"deployment": spec, "epoch_ns": epoch_ns, "ports": ports}
-                ports[process.role] = process.start(told, stopped)
+            self.guard = _open_link(spec)
+            self._start(listener.fileno(), stopped)
         except BaseException:
             self.close()
             raise
-        self.port = ports["router"]
+        finally:
+            listener.close()
+
+    def _start(self, listener: int, stopped: Callable[[], bool]) -> None:
+        """All processes at once; then each is told of those before it."""
+        link = self.guard.link if self.guard else None
+        sides = {"b": link.side_b, "a": link.side_a, "router": link.side_a} if link else {}
+        roles = ["a", "router"] if self.spec.arm == "baseline" else ["b", "a", "router"]
+        for role in roles:
+            self._processes.append(_Process(role, sides.get(role), [listener] if role == "router" else []))
+        peers: dict[str, tuple[str, int]] = {}
+        epoch_ns = time.monotonic_ns()
+        for process in self._processes:
+            host = sides["b"].address if sides and process.role == "b" else "127.0.0.1"
+            ready = process.start(ProcessSpec(self.spec, epoch_ns, dict(peers), host, listener), stopped)
+            peers[process.role] = (host, ready.pop("port"))
+            self._facts |= ready
 
     @property
     def url(self) -> str:
@@ -156,10 +220,25 @@ class Deployment:
         """What it is, for a manifest."""
         spec: dict[str, Any] = msgspec.to_builtins(self.spec)
         pids = {process.role: process.pid for process in self._processes}
-        return spec | {"base_url": self.base_url, "port": self.port, "pids": pids}
+        return spec | {"base_url": self.base_url, "port": self.port, "pids": pids} | self._facts
+
+    @property
+    def link_problems(self) -> list[str]:
+        """In what the link is not as asked, as far as known by now."""
+        return self.guard.problems if self.guard else []
+
+    def end_link(self, load: bool = True) -> dict[str, Any] | None:
+        """Measure the link again, and all that is known of it; None without packets."""
+        if self.guard is None:
+            return None
+        self.guard.end(load)
+        wire = {name: getattr(self.spec, name) for name in ("kv_scale", "speed")}
+        return self.guard.facts() | wire | self._facts
 
     def check(self) -> None:
         """Raise `WorldError` when a part of it has died."""
+        if self.guard is not None and self.guard.dead:
+            raise WorldError(f"the WAN link is gone: {self.guard.problems[-1]}")
         dead = self._obituaries()
         if dead and all(text.endswith("was lost") for text in dead):
             time.sleep(0.2)  # a process closes its sockets a moment before it counts as ended
@@ -183,10 +262,12 @@ class Deployment:
         return [(process, metric, value) for process, own in figures.items() for metric, value in own.items()]
 
     def close(self) -> None:
-        """End all its processes and wait for them."""
+        """End all its processes and wait for them, then take the link down."""
         for process in reversed(self._processes):
             process.end()
         self._processes = []
+        if self.guard is not None:
+            self.guard.close()
 
     def __enter__(self) -> Deployment:
         return self

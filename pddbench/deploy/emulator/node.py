@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import resource
+import socket
 import sys
 import time
 from collections.abc import Callable
@@ -16,16 +17,32 @@ from pddbench.deploy.emulator.liveclock import LiveClock
 from pddbench.deploy.emulator.messages import Hello, Message
 from pddbench.deploy.emulator.spec import EmulatorSpec
 from pddbench.deploy.emulator.wire import Wire
-
-INTERNAL_HOST = "127.0.0.1"
+from pddbench.wan.backends import PACKET_BACKENDS
+from pddbench.wan.sockets import pin
 
 
 class ProcessSpec(msgspec.Struct):
-    """What a process is told on its stdin. `ports`: of the clusters that are up already."""
+    """What a process is told on its stdin. `peers`: address of the clusters that are up already.
+
+    `host` is where a cluster listens (its end of the link, if there are packets); `listener` is the router's socket,
+    made by the launcher: a socket of the host serves the host's clients also from within a namespace.
+    """
 
     deployment: EmulatorSpec
     epoch_ns: int
-    ports: dict[str, int]
+    peers: dict[str, tuple[str, int]]
+    host: str = "127.0.0.1"
+    listener: int = -1
+
+    @property
+    def packets(self) -> bool:
+        """Whether the link has real packets, and so its own delay."""
+        return self.deployment.wan_backend in PACKET_BACKENDS
+
+    @property
+    def control_delay_s(self) -> float:
+        """One-way delay to add to control messages: the network's own, unless it has none."""
+        return 0.0 if self.packets else self.deployment.link.rtt_s / 2
 
 
 def figures(clock: LiveClock) -> dict[str, float]:
@@ -63,16 +80,30 @@ def lost(who: str) -> Callable[[], None]:
 
 
 async def connect(
-    loop: asyncio.AbstractEventLoop, port: int, purpose: str, on_message: Callable[[Wire, Message], None], who: str
+    loop: asyncio.AbstractEventLoop,
+    address: tuple[str, int],
+    purpose: str,
+    on_message: Callable[[Wire, Message], None],
+    who: str,
 ) -> Wire:
     """A connection to another process, introduced by its purpose."""
-    _, wire = await loop.create_connection(lambda: Wire(on_message, lost(who)), INTERNAL_HOST, port)
+    sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        sock.setblocking(False)
+        pin(sock)
+        await loop.sock_connect(sock, address)
+        _, wire = await loop.create_connection(lambda: Wire(on_message, lost(who)), sock=sock)
+    except BaseException:
+        sock.close()
+        raise
     wire.send(Hello(purpose))
     return wire
 
 
-async def listen(loop: asyncio.AbstractEventLoop, factory: Callable[[], Wire]) -> int:
-    """Listen on a free port."""
-    server = await loop.create_server(factory, INTERNAL_HOST, 0)
+async def listen(loop: asyncio.AbstractEventLoop, host: str, factory: Callable[[], Wire]) -> int:
+    """Listen on a free port; connections get the listener's congestion control."""
+    sock = socket.create_server((host, 0), backlog=1024)
+    pin(sock)
+    server = await loop.create_server(factory, sock=sock)
     port: int = server.sockets[0].getsockname()[1]
     return port

@@ -20,8 +20,9 @@ import msgspec
 from pddbench.deploy.emulator.cluster_a import ClusterA
 from pddbench.deploy.emulator.cluster_b import ClusterB
 from pddbench.deploy.emulator.liveclock import LiveClock
-from pddbench.deploy.emulator.messages import AskStats, Hello, KvArrived, Message, Stats
+from pddbench.deploy.emulator.messages import AskStats, Drop, Hello, KvArrived, Message, Stats
 from pddbench.deploy.emulator.node import ProcessSpec, connect, figures, listen, lost
+from pddbench.deploy.emulator.packets import FLOW, PacketLink
 from pddbench.deploy.emulator.spec import EmulatorSpec
 from pddbench.deploy.emulator.wire import Wire
 from pddbench.timeliness import ask_for_short_slices
@@ -56,6 +57,10 @@ class FilledLink:
         self._fluid.cancel(flow_id)
         self._filled.pop(flow_id, None)
 
+    def figures(self) -> dict[str, float]:
+        """What it has sent so far."""
+        return {"kv_sent_wire_bytes": float(self.sent_wire_bytes)}
+
     def _pump(self) -> None:
         for flow_id, (_, total) in list(self._filled.items()):
             self._fill(flow_id, min(total, int(self._fluid.sent_bytes(flow_id) / self._scale)))
@@ -85,23 +90,35 @@ class ProcessA:
         self._spec, self._loop = spec, loop
         deployment = spec.deployment
         self.clock = LiveClock(loop, deployment.speed, spec.epoch_ns)
-        self._link = None if deployment.arm == "baseline" else FilledLink(deployment, self.clock, loop)
+        self._link: FilledLink | PacketLink | None = None
+        if deployment.arm != "baseline":
+            self._link = (
+                PacketLink(deployment, self.clock, loop, spec.peers["b"], _broken)
+                if spec.packets
+                else FilledLink(deployment, self.clock, loop)
+            )
         self._router: Wire | None = None
         self._control: Wire | None = None
+        self._kv: Wire | None = None
+        delay_s = spec.control_delay_s
         self._cluster = ClusterA(
-            deployment, self.clock, self._link, self._to_router, self._to_b, self._to_b_kv, deployment.link.rtt_s / 2
+            deployment, self.clock, self._link, self._to_router, self._to_b, self._to_b_kv, delay_s
         )
 
     async def start(self) -> int:
         """Connect to B and listen for the router; returns the port."""
         if self._link is not None:
-            self._control = await connect(self._loop, self._spec.ports["b"], "control", self._on_message, "cluster B")
-            self._link.wire = await connect(self._loop, self._spec.ports["b"], "kv", self._on_message, "cluster B")
-        return await listen(self._loop, lambda: Wire(self._on_message, lost("the router")))
+            b = self._spec.peers["b"]
+            self._control = await connect(self._loop, b, "control", self._on_message, "cluster B")
+            self._kv = await connect(self._loop, b, "kv", self._on_message, "cluster B")
+            if isinstance(self._link, FilledLink):
+                self._link.wire = self._kv
+        return await listen(self._loop, self._spec.host, lambda: Wire(self._on_message))
 
     def _on_message(self, wire: Wire, message: Message) -> None:
         if isinstance(message, Hello):
             self._router = wire
+            wire.on_lost = lost("the router")
         elif isinstance(message, AskStats):
             wire.send(Stats(message.number, self._figures()))
         else:
@@ -116,17 +133,33 @@ class ProcessA:
         self._control.send(message)
 
     def _to_b_kv(self, message: Message) -> None:
-        """On the KV connection, behind the filler that stands for the KV."""
-        assert self._link is not None and self._link.wire is not None
-        if isinstance(message, KvArrived):
+        """Behind the bytes that stand for the KV."""
+        assert self._kv is not None
+        if isinstance(self._link, PacketLink):
+            if isinstance(message, KvArrived):
+                self._link.announce(message)
+                return
+            if isinstance(message, Drop) and self._link.follow(message.rid, message):
+                return
+        elif isinstance(message, KvArrived) and self._link is not None:
             message.wire_bytes = self._link.wire_bytes.pop(message.transfer)
-        self._link.wire.send(message)
+        self._kv.send(message)
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """What to tell the launcher besides the port."""
+        return {"congestion_control": self._link.congestion_control} if isinstance(self._link, PacketLink) else {}
 
     def _figures(self) -> dict[str, float]:
         out = figures(self.clock) | {"kv_sent_bytes": float(self._cluster.kv_sent_bytes)}
         if self._link is not None:
-            out["kv_sent_wire_bytes"] = float(self._link.sent_wire_bytes)
+            out |= self._link.figures()
         return out | decoder_figures(self._cluster.decoder)
+
+
+def _broken(error: OSError) -> None:
+    """A transfer's connection failed: its KV will never be there."""
+    lost(f"cluster B ({error.strerror})")()
 
 
 class ProcessB:
@@ -137,19 +170,30 @@ class ProcessB:
         deployment = spec.deployment
         self.clock = LiveClock(loop, deployment.speed, spec.epoch_ns)
         self._wires: dict[str, Wire] = {}
-        self._cluster = ClusterB(deployment, self.clock, self._to_router, self._to_a, deployment.link.rtt_s / 2)
+        self._spec = spec
+        self._cluster = ClusterB(deployment, self.clock, self._to_router, self._to_a, spec.control_delay_s)
+        self._flow_wire_bytes = 0  # filler of transfers' own connections
 
     async def start(self) -> int:
         """Listen for A and the router; returns the port."""
-        return await listen(self._loop, lambda: Wire(self._on_message, lost("cluster A or the router")))
+        return await listen(self._loop, self._spec.host, lambda: Wire(self._on_message))
 
     def _on_message(self, wire: Wire, message: Message) -> None:
         if isinstance(message, Hello):
-            self._wires[message.purpose] = wire
+            self._introduced(wire, message.purpose)
         elif isinstance(message, AskStats):
             wire.send(Stats(message.number, self._figures()))
         else:
             self.clock.enter(self._cluster.on_message, message)
+            if isinstance(message, KvArrived) and wire is not self._wires.get("kv"):
+                self._flow_wire_bytes += wire.filler_received_bytes
+                wire.half_close()
+
+    def _introduced(self, wire: Wire, purpose: str) -> None:
+        """A transfer's own connection may end at any time (it is cancelled); the others may not."""
+        if purpose != FLOW:
+            self._wires[purpose] = wire
+            wire.on_lost = lost("the router" if purpose == "router" else "cluster A")
 
     def _to_router(self, message: Message) -> None:
         self._wires["router"].send(message)
@@ -159,6 +203,7 @@ class ProcessB:
 
     def _figures(self) -> dict[str, float]:
         wire_bytes = self._wires["kv"].filler_received_bytes if "kv" in self._wires else 0
+        wire_bytes += self._flow_wire_bytes
         received = {"kv_received_bytes": self._cluster.kv_received_bytes, "kv_received_wire_bytes": wire_bytes}
         return figures(self.clock) | {k: float(v) for k, v in received.items()} | decoder_figures(self._cluster.decoder)
 
@@ -192,24 +237,28 @@ def _end_on_error(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None
     os._exit(1)
 
 
-async def _serve(role: str, spec: ProcessSpec) -> None:
-    loop = asyncio.get_running_loop()
-    _end_with_parent(loop)
+def _process(role: str, spec: ProcessSpec, loop: asyncio.AbstractEventLoop) -> Any:
     if role == "router":
         from pddbench.deploy.emulator.router import RouterProcess
 
-        process: Any = RouterProcess(spec, loop)
-    else:
+        return RouterProcess(spec, loop)
+    return {"a": ProcessA, "b": ProcessB}[role](spec, loop)
+
+
+async def _serve(role: str, spec: ProcessSpec) -> None:
+    loop = asyncio.get_running_loop()
+    _end_with_parent(loop)
+    if role != "router":
         loop.set_exception_handler(_end_on_error)
-        process = {"a": ProcessA, "b": ProcessB}[role](spec, loop)
     try:
-        ready = {"port": await process.start()}
+        process = _process(role, spec, loop)
+        ready = {"port": await process.start(), **getattr(process, "facts", {})}
     except OSError as error:
         ready = {"error": error.strerror or str(error), "errno": error.errno}
     gc.collect()
     gc.freeze()  # what is loaded stays: later collections look at requests only
     gc.set_threshold(50_000, 20, 100)
-    if role == "router":
+    if role == "router" and "port" in ready:
         process.watch()
     sys.stdout.write(json.dumps(ready) + "\n")
     sys.stdout.flush()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -44,9 +45,9 @@ class RouterProcess:
 
     async def start(self) -> int:
         """Connect to the clusters and serve HTTP; returns the port."""
-        for name, port in self._spec.ports.items():
+        for name, address in self._spec.peers.items():
             who = f"cluster {name.upper()}"
-            self._wires[name] = await connect(self._loop, port, "router", self._on_message, who)
+            self._wires[name] = await connect(self._loop, address, "router", self._on_message, who)
         app = web.Application(client_max_size=BODY_LIMIT_BYTES, middlewares=[_json_errors])
         app.router.add_post("/v1/completions", self._completions)
         app.router.add_post("/v1/chat/completions", self._chat)
@@ -56,7 +57,7 @@ class RouterProcess:
         app.router.add_get("/metrics", self._metrics)
         runner = web.AppRunner(app, access_log=None, handler_cancellation=True, read_bufsize=1 << 20)
         await runner.setup()
-        site = web.TCPSite(runner, self._deployment.host, self._deployment.port, backlog=1024)
+        site = web.SockSite(runner, socket.socket(fileno=self._spec.listener), backlog=1024)
         await site.start()
         port_served: int = runner.addresses[0][1]
         return port_served

@@ -12,11 +12,22 @@ from pddbench.deploy.emulator.messages import Message, decode, encode
 _FILLER = memoryview(bytes(1 << 20))
 
 
+def framed(message: Message) -> bytes:
+    """A message as it goes over a connection, with no filler behind it."""
+    body = encode(message)
+    return len(body).to_bytes(4, "big") + b"\0\0\0\0" + body
+
+
+def filler_header(n_bytes: int) -> bytes:
+    """What announces filler bytes, below 2^32."""
+    return b"\0\0\0\0" + n_bytes.to_bytes(4, "big")
+
+
 class Wire(asyncio.Protocol):
     """One connection. Each frame: length of the message, length of the filler after it (4 bytes each), both bodies."""
 
-    def __init__(self, on_message: Callable[[Wire, Message], None], on_lost: Callable[[], None]) -> None:
-        self._on_message, self._on_lost = on_message, on_lost
+    def __init__(self, on_message: Callable[[Wire, Message], None], on_lost: Callable[[], None] | None = None) -> None:
+        self._on_message, self.on_lost = on_message, on_lost
         self._buffer = bytearray()
         self._filler_left = 0
         self._transport: asyncio.Transport | None = None
@@ -28,19 +39,24 @@ class Wire(asyncio.Protocol):
         transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The other process is gone."""
-        self._on_lost()
+        """The other end is gone; whether that matters is up to what the connection was for."""
+        if self.on_lost is not None:
+            self.on_lost()
 
     def send(self, message: Message) -> None:
         """Send a message."""
-        body = encode(message)
-        self._write(len(body).to_bytes(4, "big") + b"\0\0\0\0" + body)
+        self._write(framed(message))
+
+    def half_close(self) -> None:
+        """Nothing more will come from here; the other end may still send."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write_eof()
 
     def send_filler(self, n_bytes: int) -> None:
         """Send bytes that mean nothing."""
         while n_bytes > 0:
             part = min(n_bytes, len(_FILLER))
-            self._write(b"\0\0\0\0" + part.to_bytes(4, "big"))
+            self._write(filler_header(part))
             self._write(_FILLER[:part])
             n_bytes -= part
 

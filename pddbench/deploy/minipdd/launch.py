@@ -120,7 +120,7 @@ class MiniDeployment:
         self._processes: list[_Process] = []
         self._single: str | None = None
         self.link: WanLink | None = None
-        self._problems: list[str] = []
+        self.link_problems: list[str] = []  # in what the link is not as asked
         try:
             self._listener = self._stack.enter_context(_listen(spec.host, spec.port))
             self.port: int = self._listener.getsockname()[1]
@@ -221,15 +221,15 @@ class MiniDeployment:
             found = self.link.verify(load=load)
             if found.ok:
                 return
-        self._problems += [f"{when}: {finding.words()}" for finding in found.findings if not finding.ok]
+        self.link_problems += [f"{when}: {finding.words()}" for finding in found.findings if not finding.ok]
 
     @property
     def link_words(self) -> str:
         """What was measured before the load, in words; empty without packets."""
         if self.link is None:
             return ""
-        if self._problems:
-            return f"NOT AS ASKED: {'; '.join(self._problems)}"
+        if self.link_problems:
+            return f"NOT AS ASKED: {'; '.join(self.link_problems)}"
         found = self.link.verifications[-1].findings
         return "measured " + ", ".join(f"{each.name} {each.found:.4g} {each.unit}" for each in found)
 
@@ -238,7 +238,7 @@ class MiniDeployment:
         if self.link is None:
             return None
         self._verify("after the load", load)
-        return {"ok": not self._problems, "problems": self._problems, **self.link.facts}
+        return {"ok": not self.link_problems, "problems": self.link_problems, **self.link.facts}
 
     def check(self) -> None:
         """Raise `WorldError` when a part of it has died."""

@@ -10,6 +10,7 @@ from pddbench.analyze.check import CheckResult
 from pddbench.report import mix, own_error
 from pddbench.report.html.markup import Markup, join, tag
 from pddbench.text import printable
+from pddbench.wan.words import measured_words, why
 
 _STATUS = {"pass": "good", "breach": "bad", "undecided": "warn", "withheld": "warn"}
 
@@ -57,8 +58,9 @@ def _wan(run: dict[str, Any], manifest: dict[str, Any]) -> str:
     parts += [f"{2 * link['one_way_ms']:g} ms RTT" if link.get("one_way_ms") else ""]
     parts += [f"{link['rate_mbit'] / 1e3:g} Gbit/s" if link.get("rate_mbit") else ""]
     parts += [f"loss {link['loss_pct']:g}%" if link.get("loss_pct") else ""]
-    how = "a model, not packets" if backend == "model" else str(backend)
-    return printable(", ".join([part for part in parts if part] + [how]))
+    how = "a model, not packets" if backend == "model" else why(str(backend))
+    found = measured_words(run.get("wan_measured") or {})
+    return printable(", ".join([part for part in parts if part] + [how] + ([found] if found else [])))
 
 
 def _error_bar(summary: dict[str, Any]) -> str:

@@ -1,11 +1,13 @@
-"""Measures a link from inside: `serve ADDRESS` in one side, then `rtt`, `load` or `datagrams` in the other.
+"""Measures a link from inside: `serve ADDRESS` in one side, one of the measures (`rtt`, `load`, …) in the other.
 
-`serve` prints the port (the same number for UDP and TCP) and ends with its stdin. The others print one JSON object.
+`serve` prints the port (the same number for UDP and TCP) and ends with its stdin. The others print one JSON object;
+`watch` one a line, until it is told to end.
 """
 
 from __future__ import annotations
 
 import json
+import select
 import selectors
 import socket
 import sys
@@ -16,6 +18,7 @@ from collections.abc import Callable
 from pddbench.wan.inside.kernel import say
 
 _CHUNK = bytes(256 * 1024)
+_WATCH_TIMEOUT_S = "2"  # above any queue of the link
 _REPORT = 8  # bytes of a count
 _DATAGRAM_BYTES = 1400
 _ORDER_BYTES = 64  # fixed, so that what follows it on the stream is not part of it
@@ -28,6 +31,9 @@ def main(arguments: list[str]) -> None:
         serve(rest[0])
         return
     address = (rest[0], int(rest[1]))
+    if name == "watch":
+        watch(address, *rest[2:])
+        return
     measures: dict[str, Callable[..., dict[str, object]]]
     measures = {"rtt": rtt, "load": load, "datagrams": datagrams, "fetch": fetch}
     say(json.dumps(measures[name](address, *rest[2:])))
@@ -119,6 +125,18 @@ def rtt(address: tuple[str, int], count: str, timeout_s: str) -> dict[str, objec
                 continue
             times_ms.append((time.perf_counter_ns() - start) / 1e6)
     return {"rtt_ms": times_ms, "lost": lost}
+
+
+def watch(address: tuple[str, int], every_s: str, count: str) -> None:
+    """Some round trips now and then, a line of JSON each time, until stdin ends or nobody reads."""
+    while True:
+        try:
+            found = rtt(address, count, _WATCH_TIMEOUT_S)
+        except OSError as error:  # no device, no route
+            found = {"rtt_ms": [], "lost": int(count), "error": error.strerror}
+        say(json.dumps(found))
+        if select.select([sys.stdin], [], [], float(every_s))[0]:
+            return
 
 
 def load(address: tuple[str, int], warm_s: str, measured_s: str, control: str) -> dict[str, object]:

@@ -8,16 +8,20 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+import nic_kit as kit
+import three_arms
 from traces_left import CHECKOUT, Marked
 
 from pddbench.errors import WorldError
 from pddbench.wan.device import NAME
+from pddbench.wan.guard import Guard
 from pddbench.wan.meter import Meter
 from pddbench.wan.netem import tool
 from pddbench.wan.openlink import open_shapes
@@ -80,8 +84,8 @@ def test_jitter_has_its_distribution_and_does_not_reorder(link, meter):
 
 def test_loss_is_by_packet_and_within_its_interval(link, meter):
     """With super-packets a loss of 2% hits 64 KB at a time."""
-    shape = Shape(2.0, 100.0, loss_pct=2.0)
-    link.change(shape, PLAIN)
+    shape = Shape(2.0, 1000.0, loss_pct=2.0)
+    link.change(shape, Shape(2.0, 1000.0))
     found = link.backend.read_back()
     assert found["a_to_b"]["gso_max_segs"] == 1 and found["b_to_a"]["gso_max_segs"] > 1
     assert any(check_loss(link.backend, meter, "a_to_b", shape).ok for _ in range(3)), "each by a chance of 99%"
@@ -139,24 +143,6 @@ def test_schedule_cuts_and_heals(link, meter):
     assert len(meter.rtt_ms(3, 2.0)) == 3
 
 
-def test_exec_over_netem():
-    """`--wan netem` would be taken and something else used."""
-    argv = [sys.executable, "-m", "pddbench", "wan", "exec", "--wan", "netem", "--no-verify", "national", "--",
-            "sh", "-c", "tc qdisc show dev wan0; exit 3"]  # fmt: skip
-    done = subprocess.run(argv, capture_output=True, text=True, cwd=CHECKOUT, timeout=120, check=False)
-    assert done.returncode == 3, done.stderr
-    assert "netem" in done.stdout and "delay 15ms" in done.stdout
-
-
-def test_auto_takes_netem_here():
-    """The user-space packets are for kernels without netem."""
-    argv = [sys.executable, "-m", "pddbench", "wan", "probe", "--json"]
-    done = subprocess.run(argv, capture_output=True, text=True, cwd=CHECKOUT, timeout=120, check=False)
-    found = json.loads(done.stdout)
-    assert found["auto"] == "netem"
-    assert {row["backend"]: row["works"] for row in found["backends"]} == {"netem": True, "tun": True, "model": True}
-
-
 def test_sigkill_leaves_no_device():
     """A veth pair in a namespace that something still holds would stay until the next boot."""
     argv = [
@@ -182,14 +168,59 @@ def test_sigkill_leaves_no_device():
     assert [entry.name for entry in Path("/sys/class/net").iterdir() if entry.name == NAME] == []
 
 
-def test_without_privilege_over_the_host(tmp_path):
-    """netem in an unprivileged user namespace is what most users have."""
+def test_exec_without_privilege_over_the_host(tmp_path):
+    """`--wan netem` would be taken and something else used; an unprivileged user namespace is what most users have."""
     drop = ["setpriv", "--bounding-set", "-sys_admin,-net_admin", "--inh-caps", "-all"]
     kept = tmp_path / "facts.json"
     argv = [*drop, sys.executable, "-m", "pddbench", "wan", "exec", "--wan", "netem", "--no-verify",
-            "--facts", str(kept), "metro", "--", "true"]  # fmt: skip
+            "--facts", str(kept), "national", "--", "sh", "-c", "tc qdisc show dev wan0; exit 3"]  # fmt: skip
     done = subprocess.run(argv, capture_output=True, text=True, cwd=CHECKOUT, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 3, done.stderr
+    assert "netem" in done.stdout and "delay 15ms" in done.stdout
     facts = json.loads(kept.read_text())
     assert facts["namespaces"]["privilege"] == "unprivileged user namespace"
     assert facts["read_back"]["a_to_b"]["kind"] == "netem"
+
+
+def test_a_guard_sees_a_qdisc_that_is_taken_away():
+    """A run would go on over a link of 0 ms and report it as the one asked."""
+    guard = Guard(open_shapes(PLAIN, PLAIN, "netem"), every_s=0.3)
+    try:
+        guard.begin()
+        assert guard.link.side_a.run([tool("tc"), "qdisc", "delete", "dev", NAME, "root"]).returncode == 0
+        until = time.monotonic() + 60
+        while not guard.problems and time.monotonic() < until:
+            time.sleep(0.1)
+        facts = guard.facts()
+    finally:
+        guard.close()
+    assert not facts["ok"] and any("gone" in problem or "less than" in problem for problem in facts["problems"])
+    assert not guard.dead, "the devices are still there"
+
+
+def test_a_real_device_delays_only_the_destination():
+    """`wan apply` would slow everything, or nothing, or one way where two were asked."""
+    with kit.two_machines() as sides, kit.server(sides.b, kit.SLOWED) as port, kit.server(sides.b, kit.OTHER) as other:
+        ports = {kit.SLOWED: port, kit.OTHER: other}
+
+        def least_ms(address):
+            return min(kit.measure(sides.a, "rtt", address, ports[address], 10, 2.0)["rtt_ms"])
+
+        for flags, wanted_ms in (([], 20.0), (["--ingress"], 40.0)):
+            argv = ["--dev", "nic0", "--to", f"{kit.SLOWED}:{port}", *flags, "--one-way-ms", "20", "custom"]
+            popen = kit.apply(sides.a, *argv)
+            assert wanted_ms <= least_ms(kit.SLOWED) < wanted_ms + _LATE_MS
+            assert least_ms(kit.OTHER) < 15.0
+            kit.end(popen)
+            assert kit.shaped(sides.a) == []
+        argv = ["wan", "apply", "--dev", "nic0", "--to", kit.SLOWED, "congested", "--"]
+        done = kit.pddbench(sides.a, *argv, tool("ip"), "-d", "link", "show", "nic0")
+        assert "gso_max_segs 1 " in done.stdout, "a loss must not hit 64 KB at once"
+        assert "gso_max_segs 65535" in sides.a.run([tool("ip"), "-d", "link", "show", "nic0"]).stdout
+
+
+def test_three_arms_over_netem(tmp_path):
+    """The emulated deployments would not run over the real emulator, or not be slowed by it."""
+    done = three_arms.run(tmp_path, "auto")
+    three_arms.check(done, tmp_path, "netem")
+    assert "chosen by auto" in " ".join(done.stdout.split("\n\n")[0].split())

@@ -1,0 +1,182 @@
+"""A link that is measured before, beside and after what runs over it, and what was found to be wrong with it.
+
+Before and after: `wan.verify`, with the line filled. Beside: every few seconds some small datagrams (below 1% of the
+link), and the kernel or the emulator read back. Beside load a round trip may be long, because the line's queue is full;
+it may never be shorter than the delay that was asked.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import select
+import subprocess
+import threading
+import time
+from typing import Any
+
+from pddbench.errors import PddbenchError
+from pddbench.wan.meter import Meter
+from pddbench.wan.openlink import WanLink
+from pddbench.wan.verify import RTT_SLACK, RTT_SLACK_MS, Verification
+
+EVERY_S = 5.0
+_TRIES = 3  # a busy machine delays packets for a moment; a wrong link is wrong each time
+_SILENT = 3  # probes in a row without any answer
+_PACKETS = 5
+_QUIET_SHARE, _QUIET_S, _QUIET_LIMIT_S = 0.02, 0.25, 30.0
+
+
+class Guard:
+    """Watches an open link. `problems` is empty as long as it is what was asked."""
+
+    def __init__(self, link: WanLink, every_s: float = EVERY_S) -> None:
+        self.link, self._every_s = link, every_s
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="wan-guard", daemon=True)
+        self._start = time.monotonic()
+        self._rtt_ms: list[float] = []
+        self._lost = self._probes = self._silent = 0
+        self._meter: Meter | None = None
+        self._watcher: subprocess.Popen[bytes] | None = None
+        self._before: Verification | None = None
+        self._after: Verification | None = None
+        self.problems: list[str] = []
+        self.dead = False  # the link is gone: nothing over it can go on
+
+    def begin(self) -> None:
+        """Measure the idle link, then begin to watch. Raises `WorldError` when it cannot be measured at all."""
+        self._before = self._verified("before the load", load=True)
+        self._start = time.monotonic()
+        self._meter = Meter(self.link.side_a, self.link.side_b)
+        self._watcher = self._meter.watch(self._every_s, _PACKETS)
+        self._thread.start()
+
+    def end(self, load: bool = True) -> None:
+        """Stop watching, and measure again; `load=False` without filling the line. Once; harmless after that."""
+        if self._stop.is_set():
+            return
+        self._end_watching()
+        if self._before is None or self.dead:
+            return
+        try:
+            if load:
+                self._wait_until_quiet()
+            self._after = self._verified("after the load", load=load)
+        except PddbenchError as error:
+            self._problem(f"after the load: {error}")
+
+    def close(self) -> None:
+        """Stop watching, without another measurement, and take the link down; harmless when done twice."""
+        self._end_watching()
+        self.link.close()
+
+    def _verified(self, when: str, *, load: bool) -> Verification:
+        for _ in range(_TRIES):
+            found = self.link.verify(load=load)
+            if found.ok:
+                return found
+        self.problems += [f"{when}: {finding.words()}" for finding in found.findings if not finding.ok]
+        return found
+
+    def _wait_until_quiet(self) -> None:
+        """KV that nobody waits for may still be on its way: it would share the line with the measurement."""
+        until = time.monotonic() + _QUIET_LIMIT_S
+        shapes = dict(zip(("a_to_b", "b_to_a"), self.link.shapes, strict=True))
+        before = self.link.counters()
+        while time.monotonic() < until:
+            time.sleep(_QUIET_S)
+            now = self.link.counters()
+            if all((now[way]["bytes"] - before[way]["bytes"]) * 8 <= _QUIET_SHARE * _QUIET_S * 1e6
+                   * (shape.rate_mbit or 1.0) for way, shape in shapes.items()):  # fmt: skip
+                return
+            before = now
+
+    def _watch(self) -> None:
+        """The thread: one probe after the other, and what was set read back."""
+        assert self._watcher is not None
+        try:
+            while not self._stop.is_set():
+                self._look(self._watcher)
+        except (PddbenchError, OSError) as error:
+            self._problem(f"beside the load the link could not be measured: {error}")
+            self.dead = self.dead or not self._alive()
+
+    def _end_watching(self) -> None:
+        """Let the thread and the processes that measure go."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        if self._watcher is not None:
+            for stream in (self._watcher.stdin, self._watcher.stdout):
+                assert stream is not None
+                stream.close()
+            self._watcher.kill()
+            self._watcher.wait()
+        if self._meter is not None:
+            self._meter.close()
+        self._watcher = self._meter = None
+
+    def _look(self, watcher: subprocess.Popen[bytes]) -> None:
+        """The next probe, if there is one by then; the link is read back after each."""
+        stdout = watcher.stdout
+        assert stdout is not None
+        readable, _, _ = select.select([stdout], [], [], 0.2)
+        if not readable:
+            return
+        line = stdout.readline()
+        if not line:
+            raise OSError("the probe ended")
+        self._judge(json.loads(line))
+        try:
+            self.link.backend.check_unchanged()
+        except PddbenchError as error:
+            self._problem(str(error))
+            self.dead = self.dead or not self._alive()
+
+    def _alive(self) -> bool:
+        try:
+            self.link.counters()
+        except PddbenchError:
+            return False
+        return True
+
+    def _judge(self, probe: dict[str, Any]) -> None:
+        """A probe beside the load: never faster than asked, and some answer."""
+        times: list[float] = probe["rtt_ms"]
+        self._probes += 1
+        self._lost += probe["lost"]
+        self._rtt_ms += times
+        shapes = self.link.shapes
+        wanted = sum(shape.delay_ms for shape in shapes)
+        jitter = sum(shape.jitter_ms for shape in shapes)
+        floor = wanted - max(RTT_SLACK_MS, RTT_SLACK * wanted) - 4 * jitter
+        if times and min(times) < floor:
+            self._problem(f"a round trip took {min(times):.2f} ms, less than the {wanted:g} ms that were asked")
+        self._silent = 0 if times else self._silent + 1
+        if self._silent == _SILENT and max(shape.loss_share for shape in shapes) < 1:
+            self._problem(f"no probe came back for {_SILENT * self._every_s:g} s")
+
+    def _problem(self, text: str) -> None:
+        """Keep what is wrong, once, with its time."""
+        with self._lock:
+            if not any(text in known for known in self.problems):
+                self.problems.append(f"{time.monotonic() - self._start:.0f} s after the start: {text}")
+
+    def facts(self) -> dict[str, Any]:
+        """For the manifest: what was asked, measured before, beside and after, and whether it was right throughout."""
+        times = sorted(self._rtt_ms)
+        spread = {"min": times[0], "p50": times[len(times) // 2], "max": times[-1]} if times else None
+        beside = {"every_s": self._every_s, "probes": self._probes, "lost": self._lost, "rtt_ms": spread}
+        facts: dict[str, Any] = {}
+        with contextlib.suppress(PddbenchError):  # a dead link has nothing to say; its death is among the problems
+            facts = self.link.facts | {"counters": self.link.counters()}
+        facts.pop("verifications", None)
+        return facts | {
+            "ok": not self.problems,
+            "problems": list(self.problems),
+            "before": self._before.facts() if self._before else None,
+            "beside": beside,
+            "after": self._after.facts() if self._after else None,
+        }
