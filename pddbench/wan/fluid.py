@@ -4,7 +4,8 @@ A flow's rate is the least of its fair share of the line (max-min), its cap, and
 what was delivered in each RTT, which is a doubling while nothing else limits the flow (slow start), up to cap x RTT.
 Between two events all rates are constant, so the state moves from event to event and never in steps of time. Flows
 whose windows are open all have the same rate: what such a flow has received is one number for all of them, and an
-event costs as much as there are flows in slow start, however many others there are.
+event costs as much as there are flows in slow start, however many others there are. While the line has room for the
+caps of all of them, flows do not feel one another, and each is followed by the closed form, without any event.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ class FluidLink:
         self._rtt_s, self._rate = link.rtt_s, link.rate_bytes_s
         self._cap = min(link.flow_bytes_s * parallel, self._rate)
         self._flows: dict[int, _Flow] = {}  # all that have not arrived
+        self._free: dict[int, _Flow] = {}  # those that send and do not feel any other
         self._growing: dict[int, _Flow] = {}  # those that send, in slow start
         self._open: dict[int, _Flow] = {}  # those that send, with open windows
         self._targets: list[tuple[float, int, _Flow]] = []
@@ -67,7 +69,9 @@ class FluidLink:
     def cancel(self, flow_id: int) -> None:
         """Stop a flow: it will not arrive, and its share goes to the others. Unknown or arrived ones are ignored."""
         flow = self._flows.pop(flow_id, None)
-        if flow is not None and (flow_id in self._growing or flow_id in self._open):
+        if flow is not None and self._free.pop(flow_id, None) is flow:
+            self.delivered_bytes += flow.total - self._rest(flow)[0]
+        elif flow is not None and (flow_id in self._growing or flow_id in self._open):
             self._advance()
             self._growing.pop(flow_id, None)
             self._open.pop(flow_id, None)
@@ -78,6 +82,8 @@ class FluidLink:
         flow = self._flows.get(flow_id)
         if flow is None:
             return 0.0
+        if flow_id in self._free:
+            return flow.total - self._rest(flow)[0]
         since_s = max(0.0, self._clock.now() - self._updated_s)
         if flow_id in self._open:
             return min(flow.total, flow.total - flow.target + self._received + self._open_rate * since_s)
@@ -95,6 +101,9 @@ class FluidLink:
             return 0.0
         if flow.arrives_s < math.inf:
             return flow.arrives_s - self._clock.now()
+        if flow_id in self._free:
+            left, window, _ = self._rest(flow)
+            return self._sending_s(left, window) + self._rtt_s / 2
         if flow_id not in self._growing and flow_id not in self._open:  # in its handshake
             return flow.opens_s - self._clock.now() + self._sending_s(flow.left, flow.window) + self._rtt_s / 2
         return self._sending_s(flow.total - self.sent_bytes(flow_id), flow.window) + self._rtt_s / 2
@@ -107,13 +116,56 @@ class FluidLink:
         """The handshake is over: the flow begins to send."""
         if self._flows.get(flow_id) is not flow:
             return
+        if (len(self._free) + 1) * self._cap <= self._rate and not self._growing and not self._open:
+            flow.opens_s = self._clock.now()
+            self._free[flow_id] = flow
+            self._clock.call_at(flow.opens_s + self._alone_s(flow), self._end_free, flow_id, flow)
+            return
         self._advance()
+        for other_id, other in list(self._free.items()):
+            self._join_others(other_id, other)
+        self._follow(flow_id, flow, self._rtt_s)
+        self._reschedule()
+
+    def _alone_s(self, flow: _Flow) -> float:
+        """Seconds that a free flow takes to send everything."""
+        parallel = self._parallel
+        return sending_s(self.link, flow.left / parallel, flow.window / parallel, parallel)
+
+    def _end_free(self, flow_id: int, flow: _Flow) -> None:
+        if self._free.get(flow_id) is flow:
+            del self._free[flow_id]
+            self.delivered_bytes += flow.total
+            self._arrives(flow_id, flow, self._clock.now())
+
+    def _rest(self, flow: _Flow) -> tuple[float, float, float]:
+        """Of a free flow now: bytes left, window, and seconds since its round trip began."""
+        since_s, left, window = self._clock.now() - flow.opens_s, flow.left, flow.window
+        while window < self._cap * self._rtt_s and since_s >= self._rtt_s and left > window:
+            since_s, left, window = since_s - self._rtt_s, left - window, window * 2
+        rate = self._cap if window >= self._cap * self._rtt_s else window / self._rtt_s
+        return max(0.0, left - rate * since_s), window, since_s
+
+    def _join_others(self, flow_id: int, flow: _Flow) -> None:
+        """The line becomes narrow: a free flow goes on among the others from where it stands."""
+        del self._free[flow_id]
+        before = flow.left
+        flow.left, flow.window, since_s = self._rest(flow)
+        self.delivered_bytes += before - flow.left
+        if flow.left <= _SLACK_BYTES:
+            self.delivered_bytes += flow.left
+            self._arrives(flow_id, flow, self._clock.now())
+            return
+        flow.round_bytes = 0.0 if self._rtt_s <= 0 else min(flow.window, self._cap * self._rtt_s) * since_s / self._rtt_s
+        self._follow(flow_id, flow, self._rtt_s - since_s)
+
+    def _follow(self, flow_id: int, flow: _Flow, round_s: float) -> None:
+        """From now on a flow moves from event to event; its round trip ends in `round_s`."""
         if self._rtt_s > 0 and flow.window < self._cap * self._rtt_s:
-            flow.round_end_s = self._clock.now() + self._rtt_s
+            flow.round_end_s = self._clock.now() + round_s
             self._growing[flow_id] = flow
         else:
             self._open_up(flow_id, flow)
-        self._reschedule()
 
     def _open_up(self, flow_id: int, flow: _Flow) -> None:
         """Its window limits a flow no more."""
@@ -154,7 +206,11 @@ class FluidLink:
         return self._targets[0] if self._targets else None
 
     def _finish(self, flow_id: int, flow: _Flow) -> None:
-        flow.arrives_s = self._updated_s + self._rtt_s / 2
+        self._arrives(flow_id, flow, self._updated_s)
+
+    def _arrives(self, flow_id: int, flow: _Flow, sent_s: float) -> None:
+        """All of it was sent at `sent_s`: half an RTT later it is there."""
+        flow.arrives_s = sent_s + self._rtt_s / 2
         self._clock.call_at(flow.arrives_s, self._arrive, flow_id, flow)
 
     def _arrive(self, flow_id: int, flow: _Flow) -> None:

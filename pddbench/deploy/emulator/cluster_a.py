@@ -173,7 +173,7 @@ class ClusterA:
             unhit_p=request.prompt_tokens - job.hit_tokens,
             unhit_md=request.prompt_tokens if offer is None else offer.fresh_tokens,
             predicted_s=0.0 if offer is None else offer.predicted_s,
-            rld=self.decoder is not None and bool(self.decoder.loads),
+            rld=self.decoder is not None and self.decoder.there,
             md=self._md_count > 0,
         )
         job.pipeline = choose(self._spec, facts)
@@ -194,7 +194,7 @@ class ClusterA:
     def _start_decode(self, job: Job) -> None:
         if not job.decoding or job.gone or self.decoder is None:
             return
-        if not self.decoder.loads:  # RLD went meanwhile: MD begins from nothing when the KV is there
+        if not self.decoder.there:  # RLD went meanwhile: MD begins from nothing when the KV is there
             self._without_relay(job)
             return
         self._see("kv_at_rld", job.request.rid, self._clock.now(), -1, 0, 0)
@@ -320,7 +320,7 @@ class ClusterA:
             self._see("lost", stream.rid, self._clock.now(), -1, stream.made, 0)
             if self.handoffs is not None and self.handoffs.cut_short(stream):
                 continue
-            if self.decoder.loads:
+            if self.decoder.there:
                 stream.extend_tokens = stream.made
                 self._clock.call_at(self._clock.now() + self._fabric_s(job), self._start_decode, job)
             else:

@@ -190,7 +190,7 @@ class ClusterB:
         held = self._held.get(rid)
         if held is None:
             return
-        if not self.decoder.loads:
+        if not self.decoder.there:
             self._fail(rid, GONE.format(role=self._role))
             return
         number = held.kv.instance if held.kv.instance >= 0 else None
@@ -203,7 +203,7 @@ class ClusterB:
         """A stream joins its batch."""
         if kv.rid not in self._answers:
             return
-        if not self.decoder.loads:
+        if not self.decoder.there:
             self._fail(kv.rid, GONE.format(role=self._role))
             return
         self._see("resume", kv.rid, self._clock.now(), kv.instance, len(ids) // ID_BYTES, 0)

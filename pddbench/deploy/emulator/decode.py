@@ -11,6 +11,7 @@ import heapq
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
+from operator import attrgetter
 
 from pddbench.deploy.emulator.prefill import prefill_s
 from pddbench.deploy.emulator.spec import RoleSpec
@@ -19,6 +20,7 @@ from pddbench.deploy.emulator.tokens import TokenChain
 from pddbench.wan.clock import Clock
 
 _ENDING = -1
+_BY_LOAD = attrgetter("load")
 
 
 class Stream:
@@ -77,7 +79,7 @@ class Stretch:
 
 
 class _Instance:
-    __slots__ = ("alive", "batch", "extends", "extra_s", "finishes", "first_s", "growth_s", "kv", "log", "looks",
+    __slots__ = ("alive", "batch", "extends", "extra_s", "finishes", "first_s", "growth_s", "kv", "load", "log", "looks",
                  "number", "planned", "riding", "start_s", "step", "taken", "version", "waiting")  # fmt: skip
 
     def __init__(self, number: int) -> None:
@@ -94,11 +96,8 @@ class _Instance:
         self.start_s = 0.0  # when they were
         self.first_s = self.growth_s = self.kv = self.extra_s = 0.0
         self.planned = 0  # steps until the next thing to notice; 0: idle, _ENDING: that is being looked at
-        self.version = 0
+        self.version = self.load = 0  # load: streams in batch or waiting
         self.log = StepLog()
-
-    def load(self) -> int:
-        return len(self.batch) + len(self.waiting)
 
 
 class Decoder:
@@ -125,6 +124,7 @@ class Decoder:
         self._capacity = math.inf if role.kv_tokens is None else float(role.kv_tokens)
         self._max_batch = math.inf if role.max_batch is None else role.max_batch
         self._instances = [_Instance(number) for number in range(role.count)]
+        self._alive = list(self._instances)
         self._where: dict[int, _Instance] = {}
         self.tokens = self.steps = self.peak_batch = self.preemptions = 0
         self.peak_kv_tokens = 0.0
@@ -132,12 +132,12 @@ class Decoder:
     @property
     def loads(self) -> list[int]:
         """Streams at each instance that is there, waiting ones too."""
-        return [instance.load() for instance in self._instances if instance.alive]
+        return [instance.load for instance in self._alive]
 
-    def load_of(self, number: int) -> float:
-        """Streams at an instance; infinite when it is gone."""
-        instance = self._instances[number]
-        return instance.load() if instance.alive else math.inf
+    @property
+    def there(self) -> bool:
+        """Whether any instance is left."""
+        return bool(self._alive)
 
     def holds(self, rid: int) -> bool:
         """Whether a stream is here."""
@@ -145,21 +145,23 @@ class Decoder:
 
     def add(self, stream: Stream, number: int | None = None) -> None:
         """A stream whose KV is here. Raises `ValueError` when no instance is left."""
-        if number is None or not self._instances[number].alive:
-            alive = [instance for instance in self._instances if instance.alive]
-            instance = min(alive, key=_Instance.load)
-        else:
-            instance = self._instances[number]
+        instance = self._pick(number)
         self._where[stream.rid] = instance
+        instance.load += 1
         instance.waiting[stream.rid] = stream
         self._wake(instance)
 
     def extend(self, tokens: int, on_done: Callable[[], None], number: int | None = None) -> None:
         """Recompute the KV of ids without going on from them; it rides in a step, and the batch waits for it."""
-        alive = [instance for instance in self._instances if instance.alive]
-        instance = min(alive, key=_Instance.load) if number is None else self._instances[number]
+        instance = self._pick(number)
         instance.extends.append((tokens, on_done))
         self._wake(instance)
+
+    def _pick(self, number: int | None) -> _Instance:
+        """The instance asked for, if it is there, else the least loaded one."""
+        if number is not None and self._instances[number].alive:
+            return self._instances[number]
+        return min(self._alive, key=_BY_LOAD)
 
     def take(self, rid: int, on_taken: Callable[[Stream], None]) -> bool:
         """Take a stream out at its next step boundary (a step under way cannot be interrupted). False: not here."""
@@ -169,6 +171,7 @@ class Decoder:
         stream = instance.waiting.pop(rid, None)
         if stream is not None:
             del self._where[rid]
+            instance.load -= 1
             on_taken(stream)
         else:
             instance.taken[rid] = on_taken
@@ -192,16 +195,18 @@ class Decoder:
         instance = self._where.pop(rid, None)
         if instance is None:
             return False
-        if instance.waiting.pop(rid, None) is None:
+        if instance.waiting.pop(rid, None) is not None:
+            instance.load -= 1
+        else:
             instance.taken[rid] = None
             self._wake(instance)
         return True
 
     def lose_last(self) -> list[Stream]:
         """The last instance goes, with all KV on it; returns its streams as they stood at the end of a step."""
-        instance = next((one for one in reversed(self._instances) if one.alive), None)
-        if instance is None:
+        if not self._alive:
             return []
+        instance = self._alive.pop()
         elapsed_s = self._clock.now() - instance.start_s
         if instance.planned > 0:
             done = steps_until(instance.first_s + instance.extra_s, instance.growth_s, elapsed_s) - 1
@@ -221,6 +226,7 @@ class Decoder:
     def grow(self) -> None:
         """One more instance."""
         self._instances.append(_Instance(len(self._instances)))
+        self._alive.append(self._instances[-1])
 
     def _wake(self, instance: _Instance) -> None:
         """Something waits at an instance: it is looked at when the step under way ends, or now."""
@@ -300,6 +306,7 @@ class Decoder:
             self._settle(instance, stream)
             self._leave(instance, stream)
             self._where[stream.rid] = instance
+            instance.load += 1
             stream.lost_kv = True
             instance.waiting[stream.rid] = stream
             instance.waiting.move_to_end(stream.rid, last=False)
@@ -402,13 +409,17 @@ class Decoder:
             self._settle(instance, stream)
             self._leave(instance, stream)
         else:
-            stream = instance.waiting.pop(rid, None) or ended
+            stream = instance.waiting.pop(rid, None)
+            if stream is not None:
+                instance.load -= 1
+            stream = stream or ended
             self._where.pop(rid, None)
         if stream is not None and on_taken is not None:
             on_taken(stream)
 
     def _leave(self, instance: _Instance, stream: Stream) -> None:
         del instance.batch[stream.rid]
+        instance.load -= 1
         self._where.pop(stream.rid, None)
         instance.kv -= stream.context_tokens + stream.made_before
         instance.kv -= (instance.step - stream.joined_step) * self._per_step

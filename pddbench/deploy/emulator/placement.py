@@ -48,7 +48,7 @@ class Prompts:
     @property
     def there(self) -> bool:
         """Whether any instance is left."""
-        return bool(self.prefill.alive())
+        return self.prefill.there
 
     def submit(self, request: Submit, begin: Callable[[int, int], None], done: Callable[[int], None]) -> None:
         """Queue a prompt: `begin(hit_tokens, instance)` when it starts, `done(instance)` when it is prefilled."""

@@ -67,7 +67,7 @@ class Prefill:
         """Queue a prompt, at an instance of its own choice unless they are pooled."""
         work = _Work(rid, measure, done)
         if self._pooled or number is None or not self._instances[number].alive:
-            queue = self._shared if self._pooled else min(self._alive(), key=lambda one: one.free_s).queue
+            queue = self._shared if self._pooled else min(map(self._instances.__getitem__, self.alive()), key=lambda one: one.free_s).queue
         else:
             queue = self._instances[number].queue
         queue.append(work)
@@ -111,12 +111,14 @@ class Prefill:
         self._instances.append(self._new(len(self._instances)))
         self._start(self._instances[-1])
 
+    @property
+    def there(self) -> bool:
+        """Whether any instance is left."""
+        return any(instance.alive for instance in self._instances)
+
     def alive(self) -> list[int]:
         """Numbers of the instances that are there."""
-        return [instance.number for instance in self._alive()]
-
-    def _alive(self) -> list[_Instance]:
-        return [instance for instance in self._instances if instance.alive]
+        return [instance.number for instance in self._instances if instance.alive]
 
     def _start(self, instance: _Instance) -> None:
         """Begin a step: what is left of the prompt under way and, as far as the budget goes, those after it."""

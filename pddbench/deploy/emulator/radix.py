@@ -126,13 +126,13 @@ class RadixCache:
             self._trim(run, stop)
 
     def relied_on(self, pieces: Path) -> bool:
-        """Whether anything but the pieces themselves, which follow one another, stands on them or is pinned there."""
+        """Whether anything but the pieces themselves, which follow one another, stands on them."""
         for (owner, start, stop), following in zip(pieces, [*pieces[1:], None], strict=False):
             run = self._runs.get(owner)
             if run is None:
                 continue
             own = None if following is None else following[1]
-            if run.stop > stop or run.pins > 1 or any(n > (at == own) for at, n in run.on_it.items() if at > start):
+            if run.stop > stop or any(n > (at == own) for at, n in run.on_it.items() if at > start):
                 return True
         return False
 
