@@ -156,7 +156,9 @@ class FluidLink:
             self.delivered_bytes += flow.left
             self._arrives(flow_id, flow, self._clock.now())
             return
-        flow.round_bytes = 0.0 if self._rtt_s <= 0 else min(flow.window, self._cap * self._rtt_s) * since_s / self._rtt_s
+        flow.round_bytes = (
+            0.0 if self._rtt_s <= 0 else min(flow.window, self._cap * self._rtt_s) * since_s / self._rtt_s
+        )
         self._follow(flow_id, flow, self._rtt_s - since_s)
 
     def _follow(self, flow_id: int, flow: _Flow, round_s: float) -> None:

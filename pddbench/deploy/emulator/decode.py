@@ -79,8 +79,8 @@ class Stretch:
 
 
 class _Instance:
-    __slots__ = ("alive", "batch", "extends", "extra_s", "finishes", "first_s", "growth_s", "kv", "load", "log", "looks",
-                 "number", "planned", "riding", "start_s", "step", "taken", "version", "waiting")  # fmt: skip
+    __slots__ = ("alive", "batch", "extends", "extra_s", "finishes", "first_s", "growth_s", "kv", "load", "log",
+                 "looks", "number", "planned", "riding", "start_s", "step", "taken", "version", "waiting")  # fmt: skip
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -172,6 +172,7 @@ class Decoder:
         if stream is not None:
             del self._where[rid]
             instance.load -= 1
+            self._next_in_line(instance)
             on_taken(stream)
         else:
             instance.taken[rid] = on_taken
@@ -197,6 +198,7 @@ class Decoder:
             return False
         if instance.waiting.pop(rid, None) is not None:
             instance.load -= 1
+            self._next_in_line(instance)
         else:
             instance.taken[rid] = None
             self._wake(instance)
@@ -227,6 +229,11 @@ class Decoder:
         """One more instance."""
         self._instances.append(_Instance(len(self._instances)))
         self._alive.append(self._instances[-1])
+
+    def _next_in_line(self, instance: _Instance) -> None:
+        """One that waited is gone: there may be room for those behind it."""
+        if instance.waiting and instance.planned > 0:
+            self._wake(instance)
 
     def _wake(self, instance: _Instance) -> None:
         """Something waits at an instance: it is looked at when the step under way ends, or now."""
@@ -311,7 +318,6 @@ class Decoder:
             instance.waiting[stream.rid] = stream
             instance.waiting.move_to_end(stream.rid, last=False)
             self.preemptions += 1
-        self.peak_kv_tokens = max(self.peak_kv_tokens, instance.kv)
 
     def _advance(self, instance: _Instance, steps: int) -> None:
         """Steps are over."""
@@ -324,6 +330,7 @@ class Decoder:
         instance.extra_s = 0.0
         instance.step += steps
         instance.kv += steps * len(instance.batch) * self._per_step
+        self.peak_kv_tokens = max(self.peak_kv_tokens, instance.kv)
         self.steps += steps
 
     def _end(self, instance: _Instance, version: int) -> None:

@@ -67,7 +67,11 @@ class Prefill:
         """Queue a prompt, at an instance of its own choice unless they are pooled."""
         work = _Work(rid, measure, done)
         if self._pooled or number is None or not self._instances[number].alive:
-            queue = self._shared if self._pooled else min(map(self._instances.__getitem__, self.alive()), key=lambda one: one.free_s).queue
+            queue = (
+                self._shared
+                if self._pooled
+                else min(map(self._instances.__getitem__, self.alive()), key=lambda one: one.free_s).queue
+            )
         else:
             queue = self._instances[number].queue
         queue.append(work)
