@@ -167,7 +167,7 @@ class _Finisher:
     def _row(self, request: PlannedRequest) -> tuple[dict[str, Any], RequestEvents]:
         """A request's row and its events."""
         frames, clock, worker = self._spools.request(request.index)
-        row = _planned(request, self._facts, self._block)
+        row = planned_row(request, self._facts, self._block)
         row["worker"] = worker
         event = RequestEvents(request.request_id)
         if frames.handed is None:
@@ -245,7 +245,6 @@ class _Times:
 
         from pddbench.trace.hits import NEVER_NS
 
-        self._never = NEVER_NS
         self._sent, self._first, self._answer, self._end = (np.full(n, NEVER_NS, dtype=np.int64) for _ in range(4))
         self._reply = np.zeros(n, dtype=np.int64)
 
@@ -262,23 +261,33 @@ class _Times:
             self._answer[index] = frames.ended.end_ns
 
     def as_sent(self, plan: Plan, block: int) -> dict[str, tuple[Ints, npt.NDArray[np.bool_]]]:
-        """Prompt lengths, possible hits and their ceiling: values, and where there are none (it was never sent)."""
-        import numpy as np
-
-        from pddbench.runfolder.ceiling import ceiling_hits
-        from pddbench.trace.hits import possible_hits
-        from pddbench.workload.history import sent_rows
-
-        rows, donors = sent_rows(plan, self._reply.tolist()), [request.prefix_of for request in plan.requests]
-        inputs = np.array([row.input_tokens for row in rows], dtype=np.int64)
-        possible = possible_hits(rows, donors, self._sent, self._first, plan.basis, self._end)
-        ceiling = ceiling_hits(rows, donors, self._answer, self._sent, plan.basis)
-        missing = self._sent == self._never
-        hits = (np.minimum(hits, inputs - 1) // block * block for hits in (possible, ceiling))
-        return {name: (values, missing) for name, values in zip(_AS_SENT, (inputs, *hits), strict=True)}
+        """Prompt lengths, possible hits and their ceiling."""
+        return as_sent(plan, block, self._sent, self._first, self._answer, self._end, self._reply)
 
 
-def _planned(request: PlannedRequest, facts: ArmFacts, block: int) -> dict[str, Any]:
+def as_sent(
+    plan: Plan, block: int, sent_ns: Ints, first_ns: Ints, answer_ns: Ints, end_ns: Ints, reply_tokens: Ints
+) -> dict[str, tuple[Ints, npt.NDArray[np.bool_]]]:
+    """Prompt lengths, possible hits and their ceiling: values, and where there are none (the request was never sent).
+
+    When each request was sent, had its first token, was answered at all, and ended; `NEVER_NS` for what did not happen.
+    """
+    import numpy as np
+
+    from pddbench.runfolder.ceiling import ceiling_hits
+    from pddbench.trace.hits import NEVER_NS, possible_hits
+    from pddbench.workload.history import sent_rows
+
+    rows, donors = sent_rows(plan, reply_tokens.tolist()), [request.prefix_of for request in plan.requests]
+    inputs = np.array([row.input_tokens for row in rows], dtype=np.int64)
+    possible = possible_hits(rows, donors, sent_ns, first_ns, plan.basis, end_ns)
+    ceiling = ceiling_hits(rows, donors, answer_ns, sent_ns, plan.basis)
+    missing = sent_ns == NEVER_NS
+    hits = (np.minimum(hits, inputs - 1) // block * block for hits in (possible, ceiling))
+    return {name: (values, missing) for name, values in zip(_AS_SENT, (inputs, *hits), strict=True)}
+
+
+def planned_row(request: PlannedRequest, facts: ArmFacts, block: int) -> dict[str, Any]:
     """What a row holds before anything happened."""
     return {
         "request_id": request.request_id,

@@ -39,6 +39,7 @@ class RunOptions:
     verbose: bool = False
     serve: str | None = None
     simulated: bool = False
+    by_token: bool = False
 
 
 def conduct(experiment: Experiment, options: RunOptions) -> int:
@@ -141,9 +142,11 @@ def _run_and_answer(prepared: Prepared, folder: Path, options: RunOptions, progr
     salts = simulated_salts(work.repeats, work.seed) if options.simulated else fresh_salts(work.repeats)
     facts: dict[str, Any] = manifest.build(prepared, salts) | {"simulated": options.simulated}
     manifest.write(folder, facts)
-    run_all = execute_simulated if options.simulated else execute
     with catching() as stop:
-        run_all(prepared, folder, facts, salts, stop, progress)
+        if options.simulated:
+            execute_simulated(prepared, folder, facts, salts, stop, progress, by_token=options.by_token)
+        else:
+            execute(prepared, folder, facts, salts, stop, progress)
         facts["finished_utc"] = manifest.utc_now()
         manifest.write(folder, facts)
         try:

@@ -61,11 +61,22 @@ def execute(
 
 
 def execute_simulated(
-    prepared: Prepared, folder: Path, facts: dict[str, Any], salts: dict[int, str], stop: Stop, progress: Progress
+    prepared: Prepared,
+    folder: Path,
+    facts: dict[str, Any],
+    salts: dict[int, str],
+    stop: Stop,
+    progress: Progress,
+    *,
+    by_token: bool,
 ) -> None:
-    """Every arm and repeat in virtual time, until `stop` between two of them."""
+    """Every arm and repeat in virtual time, until `stop` between two of them.
+
+    `by_token`: every token is made and goes through the live reply code, as live history needs it; otherwise they are
+    counted.
+    """
     from pddbench.runfolder.finish import clear, save_plan
-    from pddbench.runner.simulate import spool_arm
+    from pddbench.runner.simulate import counted_run, save_counted, spool_arm
     from pddbench.workload.history import Replies
 
     setups = {setup.name: setup for setup in prepared.arms}
@@ -75,12 +86,15 @@ def execute_simulated(
                 facts["partial"], facts["signal"] = True, stop.number
                 break
             progress.begin()
-            save_plan(folder, repeat, prepared.plan)
             setup = setups[arm]
             assert setup.spec is not None
-            replies = Replies(prepared.plan) if prepared.plan.history == "live" else None
-            bodies = writer_of(setup, prepared.plan, salts[repeat], replies)
-            spool_arm(folder, arm, repeat, setup.spec, prepared.plan, bodies, setup.chat, replies)
+            if by_token or prepared.plan.history == "live":
+                save_plan(folder, repeat, prepared.plan)
+                replies = Replies(prepared.plan) if prepared.plan.history == "live" else None
+                bodies = writer_of(setup, prepared.plan, salts[repeat], replies)
+                spool_arm(folder, arm, repeat, setup.spec, prepared.plan, bodies, setup.chat, replies)
+            else:
+                save_counted(folder, arm, repeat, counted_run(setup, prepared.plan, prepared.experiment))
             facts["runs"].append({"arm": arm, "repeat": repeat, "status": "complete"})
             manifest.write(folder, facts)
         clear(folder)

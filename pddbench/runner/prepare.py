@@ -156,7 +156,7 @@ def prepare(experiment: Experiment, wan: str | None = None) -> Prepared:
         trace_requests=len(trace.rows),
         trace_sha256=sha256_of(Path(work.trace)),
         plan=plan,
-        arms=[_setup(arm, experiment, backend) for arm in experiment.arm],
+        arms=[arm_setup(arm, experiment, backend) for arm in experiment.arm],
         wan_backend=backend,
         wan=wan_facts,
     )
@@ -184,7 +184,7 @@ def _wan(experiment: Experiment, given: str | None) -> tuple[str, dict[str, Any]
     return choice.backend, {**facts, "link": msgspec.to_builtins(link), "profile": link.profile}
 
 
-def _setup(arm: Arm, experiment: Experiment, backend: str) -> ArmSetup:
+def arm_setup(arm: Arm, experiment: Experiment, backend: str) -> ArmSetup:
     """How an arm will be driven; missing keys and impossible combinations are errors here, before traffic."""
     text = experiment.workload.prompt == "text"
     exact = experiment.workload.output == "exact"

@@ -16,7 +16,7 @@ from collections.abc import Callable
 import msgspec
 
 from pddbench.deploy.emulator.liveclock import LiveClock
-from pddbench.deploy.emulator.messages import Hello, KvArrived, Message
+from pddbench.deploy.emulator.messages import HandOff, Hello, KvArrived, Message
 from pddbench.deploy.emulator.spec import EmulatorSpec
 from pddbench.deploy.emulator.wire import filler_header, framed
 from pddbench.wan.link import wire_link
@@ -153,10 +153,11 @@ class PacketLink:
 
         self._flows[flow_id] = _Flow(self, total, on_sent)
 
-    def announce(self, message: KvArrived) -> None:
+    def announce(self, message: KvArrived | HandOff) -> None:
         """Behind a transfer's bytes: what they were."""
-        flow = self._flows.pop(message.transfer)
-        message.wire_bytes = self._total.pop(message.transfer)
+        flow, total = self._flows.pop(message.transfer), self._total.pop(message.transfer)
+        if isinstance(message, KvArrived):
+            message.wire_bytes = total
         self._announced[message.rid] = flow
         flow.say(framed(message))
 
@@ -178,6 +179,11 @@ class PacketLink:
         if flow is not None:
             del self._total[flow_id]
             flow.close(abort=True)
+
+    def sent_bytes(self, flow_id: int) -> float:
+        """Model bytes of a transfer that the kernel has taken by now; 0 when it has all of them, or is unknown."""
+        flow = self._flows.get(flow_id)
+        return 0.0 if flow is None else (self._total[flow_id] - flow.left) * self._scale
 
     def predict_s(self, n_bytes: float) -> float:
         """Seconds a transfer started now would take if the flows that send now went on."""

@@ -20,7 +20,7 @@ import msgspec
 from pddbench.deploy.emulator.cluster_a import ClusterA
 from pddbench.deploy.emulator.cluster_b import ClusterB
 from pddbench.deploy.emulator.liveclock import LiveClock
-from pddbench.deploy.emulator.messages import AskStats, Drop, Hello, KvArrived, Message, Stats
+from pddbench.deploy.emulator.messages import AskStats, Drop, HandOff, Hello, KvArrived, Message, Stats
 from pddbench.deploy.emulator.node import ProcessSpec, connect, figures, listen, lost
 from pddbench.deploy.emulator.packets import FLOW, PacketLink
 from pddbench.deploy.emulator.spec import EmulatorSpec
@@ -35,7 +35,7 @@ class FilledLink:
     """The fluid link, with KV as real filler bytes (model bytes / `kv_scale`) in pace with it."""
 
     def __init__(self, spec: EmulatorSpec, clock: LiveClock, loop: asyncio.AbstractEventLoop) -> None:
-        self._fluid = FluidLink(spec.link, clock)
+        self._fluid = FluidLink(spec.link, clock, spec.kv_flows, spec.kv_warm)
         self._scale, self._loop = spec.kv_scale, loop
         self._filled: dict[int, tuple[int, int]] = {}  # transfer -> (filler bytes sent, of how many)
         self._pumping = False
@@ -43,6 +43,7 @@ class FilledLink:
         self.wire_bytes: dict[int, int] = {}  # of transfers that have arrived, until they are announced
         self.sent_wire_bytes = 0
         self.predict_s, self.remaining_s = self._fluid.predict_s, self._fluid.remaining_s
+        self.sent_bytes = self._fluid.sent_bytes
 
     def send(self, flow_id: int, n_bytes: float, on_arrived: Callable[[], None]) -> None:
         """See `wan.fluid.FluidLink.send`."""
@@ -60,6 +61,10 @@ class FilledLink:
     def figures(self) -> dict[str, float]:
         """What it has sent so far."""
         return {"kv_sent_wire_bytes": float(self.sent_wire_bytes)}
+
+    def taken_wire_bytes(self, transfer: int) -> int:
+        """Filler bytes of a transfer that has arrived (its second flow has the negative number); forgotten by this."""
+        return self.wire_bytes.pop(transfer, 0) + self.wire_bytes.pop(-transfer, 0)
 
     def _pump(self) -> None:
         for flow_id, (_, total) in list(self._filled.items()):
@@ -136,13 +141,15 @@ class ProcessA:
         """Behind the bytes that stand for the KV."""
         assert self._kv is not None
         if isinstance(self._link, PacketLink):
-            if isinstance(message, KvArrived):
+            if isinstance(message, (KvArrived, HandOff)):
                 self._link.announce(message)
                 return
             if isinstance(message, Drop) and self._link.follow(message.rid, message):
                 return
         elif isinstance(message, KvArrived) and self._link is not None:
-            message.wire_bytes = self._link.wire_bytes.pop(message.transfer)
+            message.wire_bytes = self._link.taken_wire_bytes(message.transfer)
+        elif isinstance(message, HandOff) and self._link is not None:
+            self._link.taken_wire_bytes(message.transfer)
         self._kv.send(message)
 
     @property
