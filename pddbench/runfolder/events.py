@@ -22,6 +22,7 @@ class RequestEvents(msgspec.Struct):
     gaps_us: Sequence[int] = ()
     chunk_tokens: Sequence[int | None] = ()
     stage: Sequence[str | None] = ()
+    text_crc: Sequence[int] = ()
 
 
 def events_table(events: Sequence[RequestEvents], arm: str, repeat: int) -> pa.Table:
@@ -36,6 +37,7 @@ def events_table(events: Sequence[RequestEvents], arm: str, repeat: int) -> pa.T
         "gaps_us": _lists([event.gaps_us for event in events], "int64"),
         "chunk_tokens": _tokens([event.chunk_tokens for event in events]),
         "stage": pa.array([list(event.stage) for event in events], pa.list_(pa.string())),
+        "text_crc": _lists([event.text_crc for event in events], "int32"),
     }
     return pa.table({name: columns[name] for name in schema.names}, schema=schema)
 

@@ -141,7 +141,7 @@ class _Finisher:
         self._times.note(request.index, frames, result)
         self._sent(row, frames, result)
         event.gaps_us = [self._us(after - before) for before, after in pairwise(result.token_ns)]
-        event.chunk_tokens, event.stage = result.chunk_tokens, result.stage
+        event.chunk_tokens, event.stage, event.text_crc = result.chunk_tokens, result.stage, result.text_crc
         return row, event
 
     def _not_sent(self, row: dict[str, Any], frames: RequestFrames) -> None:

@@ -122,6 +122,7 @@ class Arm(_Strict):
     cost_per_mtok_input: float | None = None
     cost_per_mtok_output: float | None = None
     roles: dict[str, Role] = {}
+    seam_free: bool | None = None  # never hands a reply over: the control that blind seam detection is calibrated on
     line: bool | None = None  # whether the WAN line is part of this arm's cost; default: naive and pdd
     speed: float | None = None
     kv_scale: float | None = None
