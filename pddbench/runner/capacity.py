@@ -1,0 +1,227 @@
+"""`pddbench capacity`: runs at rates that the search asks for, one arm after the other, saved after every run."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from pddbench.analyze import capacity as search
+from pddbench.analyze.capacity import Estimate, RunPoint
+from pddbench.errors import InputError, WorldError
+from pddbench.runner import manifest
+from pddbench.runner.order import fresh_salts
+from pddbench.runner.prepare import Prepared, prepare
+from pddbench.workload.experiment import Arm, Experiment
+
+FILE = "capacity.json"
+_SPARE_SIGMAS = 3.0  # Poisson arrivals: that many deviations of sessions more than expected, so that load never ends
+_EXPECTED = ("backlog",)  # above the knee a queue grows to the end: that is what the search looks for
+
+
+@dataclass(frozen=True)
+class SearchOptions:
+    """What to search for. `half_width` is a share of the rate, `budget` runs an arm, times in experiment seconds."""
+
+    target: float = 0.9
+    half_width: float = 0.05
+    budget: int = 16
+    warmup_s: float = 30.0
+    run_s: float | None = None
+    start_rate: float | None = None
+    simulated: bool = False
+    wan: str = "auto"
+    quiet: bool = False
+
+
+class Point(msgspec.Struct, kw_only=True):
+    """A run of the search; `invalid` names broken trust rules, and such a run is not used."""
+
+    rate: float
+    good: list[int]
+    total: list[int]
+    sessions: int
+    seed: int
+    requests_a_session: float
+    invalid: list[str] = []
+
+
+class ArmSearch(msgspec.Struct, kw_only=True):
+    """An arm's runs and what they say; `stopped` is why the search ended, null while it goes on."""
+
+    points: list[Point] = []
+    estimate: Estimate | None = None
+    stopped: str | None = None
+    cost_per_hour: float | None = None
+    roles: dict[str, dict[str, Any]] = {}
+    unit: str = "sessions/s"
+
+
+class State(msgspec.Struct, kw_only=True):
+    """`capacity.json`: complete after every run, so that the search can be taken up again."""
+
+    schema_version: int = 1
+    name: str
+    config_sha256: str
+    measured: str  # live | emulated | simulated
+    target: float
+    half_width: float
+    budget: int
+    warmup_s: float
+    run_s: float
+    slo: dict[str, float]
+    currency: str
+    seed: int
+    arms: dict[str, ArmSearch] = {}
+
+
+def used(found: ArmSearch) -> list[RunPoint]:
+    """The runs that count."""
+    return [RunPoint(p.rate, tuple(p.good), tuple(p.total)) for p in found.points if not p.invalid]
+
+
+class Runs:
+    """Runs of one experiment at given rates."""
+
+    def __init__(self, experiment: Experiment, options: SearchOptions, folder: Path) -> None:
+        self._experiment, self._options, self._folder = experiment, options, folder
+        self._base = prepare(experiment, "model" if options.simulated else options.wan)
+        self.run_s = options.run_s or max(120.0, 3 * session_duration_s(self._base))
+
+    @property
+    def base(self) -> Prepared:
+        """The experiment as it stands, all arms."""
+        return self._base
+
+    def start_rate(self) -> float:
+        """Where to begin: as asked, else the experiment's own rate, else that of its trace."""
+        if self._options.start_rate is not None:
+            return self._options.start_rate
+        own = self._experiment.workload.session_rate
+        if own is not None:
+            return own
+        starts = [r.start_s for r in self._base.trace.rows if r.start_s is not None and not r.parents]
+        span = max(starts) - min(starts) if len(starts) > 1 else 0.0
+        return len(starts) / span if span > 0 else 1.0
+
+    def at(self, arm: Arm, rate: float, number: int) -> tuple[Point | None, int | None]:
+        """Run `arm` at `rate`: its point, or None with the exit code of the signal that stopped it."""
+        from pddbench.workload.cycle import cycled
+        from pddbench.workload.plan import make_plan
+
+        length = self._options.warmup_s + self.run_s
+        expected = rate * length
+        sessions = max(2, math.ceil(expected + _SPARE_SIGMAS * math.sqrt(expected)))
+        one = msgspec.convert(msgspec.to_builtins(self._experiment), Experiment)
+        one.arm = [arm]
+        work = one.workload
+        work.arrival = "poisson" if work.arrival == "trace" else work.arrival
+        work.session_rate, work.repeats, work.time_scale = rate, 1, 1.0
+        work.seed = self._experiment.workload.seed * 1000 + number
+        one.check = {}
+        prepared = prepare(one, "model" if self._options.simulated else self._options.wan)
+        prepared.plan = make_plan(cycled(prepared.trace, sessions), work)
+        folder = self._folder / "runs" / f"{arm.name}-{number}"
+        code = self._execute(prepared, folder)
+        if code is not None:
+            return None, code
+        point = self._read(folder, rate, sessions, work.seed)
+        if self._options.simulated:
+            shutil.rmtree(folder)
+        return point, None
+
+    def _execute(self, prepared: Prepared, folder: Path) -> int | None:
+        from pddbench.runner.conduct import make_folder
+        from pddbench.runner.execute import execute, execute_simulated
+        from pddbench.runner.simulate import simulated_salts
+
+        make_folder(folder, force=True)
+        simulated = self._options.simulated
+        work = prepared.experiment.workload
+        salts = simulated_salts(1, work.seed) if simulated else fresh_salts(1)
+        facts: dict[str, Any] = manifest.build(prepared, salts) | {"simulated": simulated}
+        manifest.write(folder, facts)
+        code = (execute_simulated if simulated else execute)(prepared, folder, facts, salts, quiet=True)
+        facts["finished_utc"] = manifest.utc_now()
+        manifest.write(folder, facts)
+        return code
+
+    def _read(self, folder: Path, rate: float, sessions: int, seed: int) -> Point:
+        """Requests due after the warm-up and before arrivals end, in order of time; failures are not good."""
+        from pddbench.analyze import trust
+        from pddbench.analyze.dataset import Dataset
+        from pddbench.runfolder.load import load
+
+        data = Dataset(load(folder))
+        (part,) = data.arms.values()
+        rows = part.rows.sort_values("due_s", kind="stable")
+        if not rows["ok"].any() and not self._options.simulated:
+            raise WorldError(f"{folder}: no request succeeded at {rate:g}/s: see `pddbench report {folder}`")
+        begin = self._options.warmup_s
+        inside = (rows["due_s"] >= begin) & (rows["due_s"] < begin + self.run_s)
+        never = rows["due_s"].isna()  # never due: their parents did not end; they count as missed
+        point = search.point_of(rate, rows["good"][inside | never].to_numpy(dtype=bool))
+        if not sum(point.total):
+            raise InputError(f"no request is due in {self.run_s:g} s after the warm-up at {rate:g}/s: longer --run-s")
+        invalid = [f.rule for f in trust.findings(data) if f.level == "invalid" and f.rule not in _EXPECTED]
+        per_session = len(rows) / max(1, rows["session_id"].nunique())
+        return Point(rate=rate, good=list(point.good), total=list(point.total), sessions=sessions, seed=seed,
+                     requests_a_session=per_session, invalid=sorted(set(invalid)))  # fmt: skip
+
+
+def session_duration_s(prepared: Prepared) -> float:
+    """Median of the planned durations of sessions: think and tool times, without service."""
+    import numpy as np
+
+    total: dict[str, int] = {}
+    for request in prepared.plan.requests:
+        if request.phase == "measure":
+            total[request.session_id] = total.get(request.session_id, 0) + request.gap_ns
+    return float(np.median(list(total.values()))) / 1e9 if total else 0.0
+
+
+def search_arm(
+    runs: Runs, arm: Arm, found: ArmSearch, options: SearchOptions, saved: Callable[[], None],
+    said: Callable[[str], None] = lambda line: None,
+) -> int | None:  # fmt: skip
+    """Run until half-width or budget; a signal's exit code if one came. `saved` is called after every run."""
+    start = runs.start_rate()
+    while found.stopped is None:
+        rate = search.next_rate(used(found), options.target, start)
+        point, code = runs.at(arm, rate, len(found.points) + 1)
+        if point is None:
+            return code
+        found.points.append(point)
+        judge(found, options)
+        said(_progress(arm.name, point, found))
+        saved()
+    return None
+
+
+def judge(found: ArmSearch, options: SearchOptions) -> None:
+    """Estimate anew and say whether the search is over."""
+    points = used(found)
+    found.estimate = search.estimate(points, options.target) if points else None
+    last = [point.invalid for point in found.points[-3:]]
+    if len(last) == 3 and all(last):
+        found.stopped = f"three runs in a row were invalid ({', '.join(last[-1])})"
+    elif len(found.points) >= options.budget:
+        found.stopped = f"budget of {options.budget} runs used up"
+    elif found.estimate is not None:
+        found.stopped = search.finished(points, found.estimate, options.half_width, options.budget)
+
+
+def _progress(arm: str, point: Point, found: ArmSearch) -> str:
+    share = 100 * sum(point.good) / max(1, sum(point.total))
+    text = f"{arm}: run {len(found.points)} at {point.rate:.4g}/s: {share:.3g}% of {sum(point.total):,} requests good"
+    if point.invalid:
+        return f"{text}, not used (invalid: {', '.join(point.invalid)})"
+    now = found.estimate
+    if now is not None and now.rate is not None:
+        text += f"; capacity {now.rate:.4g}/s ± {100 * now.half_width:.2g}%"
+    return text
