@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -124,7 +124,7 @@ class Runs:
         work.session_rate, work.repeats, work.time_scale = rate, 1, 1.0
         work.seed = self._experiment.workload.seed * 1000 + number
         one.check = {}
-        prepared = prepare(one, "model" if self._options.simulated else self._options.wan)
+        prepared = self._one(one, arm)
         prepared.plan = make_plan(cycled(prepared.trace, sessions), work)
         folder = self._folder / "runs" / f"{arm.name}-{number}"
         code = self._execute(prepared, folder)
@@ -134,6 +134,13 @@ class Runs:
         if self._options.simulated:
             shutil.rmtree(folder)
         return point, None
+
+    def _one(self, experiment: Experiment, arm: Arm) -> Prepared:
+        """The experiment with one arm, ready to run; the trace is read once."""
+        setups = [setup for setup in self._base.arms if setup.name == arm.name]
+        if not setups:
+            return prepare(experiment, "model" if self._options.simulated else self._options.wan)
+        return replace(self._base, experiment=experiment, arms=setups)
 
     def _execute(self, prepared: Prepared, folder: Path) -> int | None:
         from pddbench.runner.conduct import make_folder

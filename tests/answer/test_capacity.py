@@ -13,6 +13,8 @@ from click.testing import CliRunner
 from pddbench.analyze import capacity
 from pddbench.analyze.capacity import Estimate, RunPoint, estimate, isotonic, next_rate, point_of, ratio
 from pddbench.cli import cli
+from pddbench.trace.canonical import write_trace
+from pddbench.trace.model import Header, Row, Trace
 from pddbench.trace.read import read_trace
 from pddbench.workload.cycle import cycled
 from tests.answer.queue_arm import covers, knee, search
@@ -116,6 +118,15 @@ roles = {{ P = {{ chip = "A", count = 1 }}, D = {{ chip = "A", count = 1 }} }}
 """
 
 
+def small_trace(path):
+    """Forty sessions of two turns of a few hundred tokens."""
+    rows = [Row(f"s{s}t{t}", f"s{s}", t, 300 + 200 * t, 8, parents=(f"s{s}t{t - 1}",) if t else (), start_s=float(s),
+                gap_s=0.5, prefix_of=f"s{s}t{t - 1}" if t else None, prefix_tokens=300 * t)
+            for s in range(40) for t in range(2)]  # fmt: skip
+    write_trace(Trace(Header(), rows), path)
+    return path
+
+
 def command(*words):
     """`pddbench capacity …`: exit code, output, error."""
     done = CliRunner().invoke(cli, ["capacity", *map(str, words)], standalone_mode=False)
@@ -125,7 +136,7 @@ def command(*words):
 def test_the_command_stops_says_why_and_goes_on(tmp_path):
     """A budget that ran out must be said, and a second call with more must use the runs there are."""
     file = tmp_path / "e.toml"
-    file.write_text(EXPERIMENT.format(trace=TRACE))
+    file.write_text(EXPERIMENT.format(trace=small_trace(tmp_path / "t.trace.jsonl")))
     words = [file, "--simulate", "--out", tmp_path / "c", "--run-s", "10", "--warmup-s", "2", "--start-rate", "0.4",
              "--quiet"]  # fmt: skip
     code, text, error = command(*words, "--budget", "2")

@@ -19,7 +19,7 @@ def test_coverage(target, half_width, budget):
     covered = sum(covers(one, target) for one in found)
     error = np.array([one.rate / knee(target) - 1 for one in found if one.rate])
     width, runs = np.median([one.half_width for one in found]), np.mean([one.runs for one in found])
-    print(f"\ncapacity: target {target:g}, half-width {half_width:g}, budget {budget}: covered {covered} of {SEARCHES}, "
-          f"median error {100 * np.median(np.abs(error)):.1f}%, mean {100 * error.mean():+.1f}%, "
+    print(f"\ncapacity: target {target:g}, half-width {half_width:g}, budget {budget}: covered {covered} of "
+          f"{SEARCHES}, median error {100 * np.median(np.abs(error)):.1f}%, mean {100 * error.mean():+.1f}%, "
           f"median half-width {100 * width:.1f}%, runs {runs:.1f}")  # fmt: skip
     assert covered >= 0.9 * SEARCHES
