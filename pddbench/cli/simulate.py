@@ -17,6 +17,7 @@ from pddbench.cli.run import override
 @options(
     click.option("--out", type=click.Path(path_type=Path), help="Run folder [results/<name>-<UTC>]."),
     click.option("--force", is_flag=True, help="Replace an existing run folder."),
+    click.option("--by-token", is_flag=True, help="Make every token and send it through the live reply code: slow."),
     click.option("--dry-run", is_flag=True, help="Show what would be simulated, and stop."),
     click.option("--allow", multiple=True, metavar="NAME", help="Let one trust rule only warn."),
     click.option("--strict", is_flag=True, help="An undecided check fails (99)."),

@@ -8,13 +8,16 @@ gives the decode law of a second chip (scaling by memory bandwidth, 4.8 / 4.0 TB
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import msgspec
 
-from pddbench.deploy.emulator.spec import Chip, EmulatorSpec, Model, RoleSpec
+from pddbench.deploy.emulator.spec import Chip, EmulatorSpec, Model, RoleChange, RoleSpec
 from pddbench.errors import InputError, suggest
 from pddbench.wan.backends import choose
 from pddbench.wan.link import resolve_link
-from pddbench.workload.experiment import Arm, Experiment
+from pddbench.workload.experiment import Arm, EmulatorOptions, Experiment, Mechanisms, Role
 
 # Extend-decode. What rides in the decode step, by roofline: 2 x 37e9 active parameters (R1) / (8 x 148 TFLOPS (H20),
 # half of it achieved: an assumption) = 125 us an id. Fixed part: recompute of 100 tokens took 305 ms in the mean with
@@ -70,7 +73,26 @@ _LIMITS = {
     "threshold_s": (0.0, 1e6),
     "block_tokens": (1, 1 << 20),
     "tokens_per_chunk": (1, 1 << 20),
+    "chunk_tokens": (0, 1 << 30),
+    "tokens_per_step": (1.0, 64.0),
+    "threshold_tokens": (0, 1 << 30),
+    "relay_tokens": (0, 1 << 30),
+    "singular_tokens": (1, 1 << 30),
+    "singular_output_tokens": (1, 1 << 30),
+    "kv_flows": (1, 1024),
+    "catch_up_tokens": (1, 1 << 20),
+    "catch_up_rounds": (1, 1000),
+    "switch_load": (0.0, 1e6),
+    "fabric_gbit": (0.001, 1e6),
 }
+_ROLE_LIMITS = {
+    "kv_tokens": (1, 1 << 40),
+    "max_batch": (1, 1 << 20),
+    "cache_tokens": (1, 1 << 40),
+    "cache_ttl_s": (0.0, 1e9),
+}
+_PDD_ONLY = {"policy", "relay_tokens", "route_by", "singular", "singular_tokens", "singular_output_tokens", "handoff",
+             "catch_up_tokens", "catch_up_rounds", "switch_load", "threshold_tokens"}  # fmt: skip
 
 
 def emulator_spec(arm: Arm, experiment: Experiment, wan_backend: str = "auto") -> EmulatorSpec:
@@ -81,6 +103,7 @@ def emulator_spec(arm: Arm, experiment: Experiment, wan_backend: str = "auto") -
     names = ("speed", "kv_scale", "threshold_s", "drc", "tokens_per_chunk")
     chosen = {name: getattr(options, name) if (own := getattr(arm, name)) is None else own for name in names}
     chosen["block_tokens"] = options.block_tokens if arm.block_tokens is None else arm.block_tokens
+    chosen |= _mechanisms(arm, options)
     _check_limits(arm.name, chosen)
     backend = choose(wan_backend)
     return EmulatorSpec(
@@ -95,10 +118,36 @@ def emulator_spec(arm: Arm, experiment: Experiment, wan_backend: str = "auto") -
     )
 
 
-def _check_limits(name: str, chosen: dict[str, float]) -> None:
+def _mechanisms(arm: Arm, options: EmulatorOptions) -> dict[str, Any]:
+    """Switches that are given, the arm's own before the common ones."""
+    out: dict[str, Any] = {}
+    for name in Mechanisms.__struct_fields__:
+        own = getattr(arm, name)
+        if own is not None and name in _PDD_ONLY and arm.emulated != "pdd":
+            raise InputError(f"arm {arm.name!r}: {name} is a matter of pdd arms only")
+        value = own if own is not None else getattr(options, name)
+        if value is not None:
+            out[name] = value
+    if "changes" in out:
+        roles = ROLES[str(arm.emulated)]
+        for change in out["changes"]:
+            if change.role not in roles:
+                raise InputError(
+                    f"arm {arm.name!r}, changes: no role {change.role!r}: {suggest(change.role, list(roles))}"
+                )
+            if not 0 <= change.at_s < math.inf or not 1 <= abs(change.count) <= 10_000:
+                raise InputError(
+                    f"arm {arm.name!r}, changes: at_s must be 0 or more, count from -10000 to 10000, not 0"
+                )
+        out["changes"] = tuple(RoleChange(change.at_s, change.role, change.count) for change in out["changes"])
+    return out
+
+
+def _check_limits(name: str, chosen: dict[str, Any]) -> None:
     for key, (low, high) in _LIMITS.items():
-        if not low <= chosen[key] <= high:
-            raise InputError(f"arm {name!r}: {key} = {chosen[key]:g} is out of range: {low:g} to {high:g}")
+        value = chosen.get(key)
+        if value is not None and not low <= value <= high:
+            raise InputError(f"arm {name!r}: {key} = {value:g} is out of range: {low:g} to {high:g}")
 
 
 def _model(name: str) -> Model:
@@ -117,22 +166,28 @@ def _first_token_from_p(arm: Arm, default: bool) -> bool:
 def _roles(arm: Arm, experiment: Experiment) -> dict[str, RoleSpec]:
     """The arm's roles: its preset, with those it names put in their place."""
     assert arm.emulated is not None
-    roles = dict(ROLES[arm.emulated])
+    roles = {name: Role(chip=chip, count=count) for name, (chip, count) in ROLES[arm.emulated].items()}
     for name, role in arm.roles.items():
         if name not in roles:
             raise InputError(f"arm {arm.name!r} has no role {name!r}: {suggest(name, list(roles))}")
-        roles[name] = (role.chip, role.count)
-    return {name: _role(arm.name, name, chip, count, experiment) for name, (chip, count) in roles.items()}
+        roles[name] = role
+    return {name: _role(arm.name, name, role, experiment) for name, role in roles.items()}
 
 
-def _role(arm: str, role: str, chip: str, count: int, experiment: Experiment) -> RoleSpec:
+def _role(arm: str, role: str, given: Role, experiment: Experiment) -> RoleSpec:
+    chip, count = given.chip, given.count
     if chip not in CHIPS:
         raise InputError(f"arm {arm!r}, role {role}: unknown chip {chip!r}: {suggest(chip, list(CHIPS))}")
     if not 1 <= count <= 10_000:
         raise InputError(f"arm {arm!r}, role {role}: count = {count} is out of range: 1 to 10000")
     if experiment.cost.chips and chip not in experiment.cost.chips:
         raise InputError(f"arm {arm!r}, role {role}: [cost] chips has no price for chip {chip!r}")
-    return RoleSpec(CHIPS[chip], count)
+    bounds = {key: value for key in _ROLE_LIMITS if (value := getattr(given, key)) is not None}
+    for key, value in bounds.items():
+        low, high = _ROLE_LIMITS[key]
+        if not low <= value <= high:
+            raise InputError(f"arm {arm!r}, role {role}: {key} = {value:g} is out of range: {low:g} to {high:g}")
+    return RoleSpec(CHIPS[chip], count, **bounds)
 
 
 def table(spec: EmulatorSpec) -> str:

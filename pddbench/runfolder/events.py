@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,8 @@ import msgspec
 from pddbench.runfolder.schema import EVENTS, SCHEMA_VERSION, arrow_schema
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
     import pyarrow as pa
 
 
@@ -40,6 +43,49 @@ def events_table(events: Sequence[RequestEvents], arm: str, repeat: int) -> pa.T
         "text_crc": _lists([event.text_crc for event in events], "int32"),
     }
     return pa.table({name: columns[name] for name in schema.names}, schema=schema)
+
+
+@dataclass(slots=True)
+class ChunkRuns:
+    """One request's row of `events` as arrays: gaps (us) and tokens of its chunks, and stages as (name, chunks)."""
+
+    request_id: str
+    gaps_us: npt.NDArray[np.int64]
+    chunk_tokens: npt.NDArray[np.int32]
+    stages: list[tuple[str, int]]
+
+
+def chunk_runs_table(events: Sequence[ChunkRuns], arm: str, repeat: int) -> pa.Table:
+    """Rows of `events` as Arrow, from arrays: no Python object a token."""
+    import numpy as np
+    import pyarrow as pa
+
+    schema = _schema()
+    names = sorted({name for event in events for name, _ in event.stages})
+    codes = [names.index(name) for event in events for name, _ in event.stages]
+    flat = np.repeat(np.array(codes, dtype=np.int32), [count for event in events for _, count in event.stages])
+    stage = pa.DictionaryArray.from_arrays(pa.array(flat), pa.array(names, pa.string())).cast(pa.string())
+    chunks = _offsets([len(event.chunk_tokens) for event in events])
+    columns = {
+        "request_id": pa.array([event.request_id for event in events], pa.string()),
+        "arm": pa.array([arm] * len(events), pa.string()),
+        "repeat": pa.array([repeat] * len(events), pa.int32()),
+        "gaps_us": pa.ListArray.from_arrays(
+            _offsets([len(event.gaps_us) for event in events]),
+            pa.array(_flat([event.gaps_us for event in events], np.int64)),
+        ),
+        "chunk_tokens": pa.ListArray.from_arrays(
+            chunks, pa.array(_flat([event.chunk_tokens for event in events], np.int32))
+        ),
+        "stage": pa.ListArray.from_arrays(chunks, stage),
+    }
+    return pa.table({name: columns[name] for name in schema.names}, schema=schema)
+
+
+def _flat(arrays: Sequence[npt.NDArray[Any]], dtype: Any) -> npt.NDArray[Any]:
+    import numpy as np
+
+    return np.concatenate(arrays) if arrays else np.empty(0, dtype=dtype)
 
 
 def events_writer(path: Path) -> Any:

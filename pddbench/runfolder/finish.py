@@ -132,7 +132,7 @@ class _Finisher:
     def _row(self, request: PlannedRequest) -> tuple[dict[str, Any], RequestEvents]:
         """A request's row and its events."""
         frames = self._spool.request(request.index)
-        row = _planned(request, self._facts, self._block)
+        row = planned_row(request, self._facts, self._block)
         event = RequestEvents(request.request_id)
         if frames.handed is None:
             self._not_sent(row, frames)
@@ -210,7 +210,6 @@ class _Times:
 
         from pddbench.trace.hits import NEVER_NS
 
-        self._never = NEVER_NS
         self._sent, self._first, self._answer = (np.full(n, NEVER_NS, dtype=np.int64) for _ in range(3))
 
     def note(self, index: int, frames: RequestFrames, result: StreamResult) -> None:
@@ -224,24 +223,34 @@ class _Times:
             self._answer[index] = frames.ended.end_ns
 
     def hits(self, plan: Plan, block: int) -> dict[str, tuple[Ints, npt.NDArray[np.bool_]]]:
-        """Possible hits and their ceiling: values, and where there are none (the request was never sent)."""
-        import numpy as np
-
-        from pddbench.runfolder.ceiling import ceiling_hits
-        from pddbench.trace.hits import possible_hits
-
-        donors = [request.prefix_of for request in plan.requests]
-        most = np.array([request.input_tokens - 1 for request in plan.requests], dtype=np.int64)
-        possible = possible_hits(plan.requests, donors, self._sent, self._first)
-        ceiling = ceiling_hits(plan.requests, donors, self._answer, self._sent)
-        missing = self._sent == self._never
-        return {
-            name: (np.minimum(hits, most) // block * block, missing)
-            for name, hits in zip(_HITS, (possible, ceiling), strict=True)
-        }
+        """Possible hits and their ceiling."""
+        return run_hits(plan, block, self._sent, self._first, self._answer)
 
 
-def _planned(request: PlannedRequest, facts: ArmFacts, block: int) -> dict[str, Any]:
+def run_hits(
+    plan: Plan, block: int, sent_ns: Ints, first_ns: Ints, answer_ns: Ints
+) -> dict[str, tuple[Ints, npt.NDArray[np.bool_]]]:
+    """Possible hits and their ceiling: values, and where there are none (the request was never sent).
+
+    When each request was sent, had its first token, and was answered at all; `NEVER_NS` for what did not happen.
+    """
+    import numpy as np
+
+    from pddbench.runfolder.ceiling import ceiling_hits
+    from pddbench.trace.hits import NEVER_NS, possible_hits
+
+    donors = [request.prefix_of for request in plan.requests]
+    most = np.array([request.input_tokens - 1 for request in plan.requests], dtype=np.int64)
+    possible = possible_hits(plan.requests, donors, sent_ns, first_ns)
+    ceiling = ceiling_hits(plan.requests, donors, answer_ns, sent_ns)
+    missing = sent_ns == NEVER_NS
+    return {
+        name: (np.minimum(hits, most) // block * block, missing)
+        for name, hits in zip(_HITS, (possible, ceiling), strict=True)
+    }
+
+
+def planned_row(request: PlannedRequest, facts: ArmFacts, block: int) -> dict[str, Any]:
     """What a row holds before anything happened."""
     return {
         "request_id": request.request_id,

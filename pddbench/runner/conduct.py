@@ -34,6 +34,7 @@ class RunOptions:
     as_json: bool = False
     quiet: bool = False
     simulated: bool = False
+    by_token: bool = False
 
 
 def conduct(experiment: Experiment, options: RunOptions) -> int:
@@ -115,8 +116,11 @@ def _run_and_answer(prepared: Prepared, folder: Path, options: RunOptions) -> in
     salts = simulated_salts(work.repeats, work.seed) if options.simulated else fresh_salts(work.repeats)
     facts: dict[str, Any] = manifest.build(prepared, salts) | {"simulated": options.simulated}
     manifest.write(folder, facts)
-    run_all = execute_simulated if options.simulated else execute
-    signal_code = run_all(prepared, folder, facts, salts, quiet=options.quiet)
+    if options.simulated:
+        by_token = options.by_token
+        signal_code = execute_simulated(prepared, folder, facts, salts, quiet=options.quiet, by_token=by_token)
+    else:
+        signal_code = execute(prepared, folder, facts, salts, quiet=options.quiet)
     facts["finished_utc"] = manifest.utc_now()
     manifest.write(folder, facts)
     try:

@@ -54,11 +54,14 @@ def execute(
 
 
 def execute_simulated(
-    prepared: Prepared, folder: Path, facts: dict[str, Any], salts: dict[int, str], *, quiet: bool
+    prepared: Prepared, folder: Path, facts: dict[str, Any], salts: dict[int, str], *, quiet: bool, by_token: bool
 ) -> int | None:
-    """Every arm and repeat in virtual time; returns the signal's exit code if one stopped it between two of them."""
+    """Every arm and repeat in virtual time; returns the signal's exit code if one stopped it between two of them.
+
+    `by_token`: every token is made and goes through the live reply code; otherwise they are counted.
+    """
     from pddbench.runfolder.finish import clear, save_plan
-    from pddbench.runner.simulate import spool_arm
+    from pddbench.runner.simulate import counted_run, save_counted, spool_arm
 
     setups = {setup.name: setup for setup in prepared.arms}
     with catching() as stop, make_progress(quiet, len(prepared.order)) as progress:
@@ -67,11 +70,14 @@ def execute_simulated(
                 facts["partial"], facts["signal"] = True, stop.number
                 break
             progress.begin(arm, repeat)
-            save_plan(folder, repeat, prepared.plan)
             setup = setups[arm]
             assert setup.spec is not None
-            bodies = writer_of(setup, prepared.plan, salts[repeat])
-            spool_arm(folder, arm, repeat, setup.spec, prepared.plan, bodies, setup.chat)
+            if by_token:
+                save_plan(folder, repeat, prepared.plan)
+                bodies = writer_of(setup, prepared.plan, salts[repeat])
+                spool_arm(folder, arm, repeat, setup.spec, prepared.plan, bodies, setup.chat)
+            else:
+                save_counted(folder, arm, repeat, counted_run(setup, prepared.plan, prepared.experiment))
             facts["runs"].append({"arm": arm, "repeat": repeat, "status": "complete"})
             manifest.write(folder, facts)
         clear(folder)

@@ -143,20 +143,20 @@ def prepare(experiment: Experiment, wan: str = "auto") -> Prepared:
         trace=trace,
         trace_sha256=sha256_of(Path(work.trace)),
         plan=plan,
-        arms=[_setup(arm, experiment, backend) for arm in experiment.arm],
+        arms=[arm_setup(arm, experiment, backend) for arm in experiment.arm],
         wan_backend=backend,
         wan=wan_facts,
     )
 
 
-def _setup(arm: Arm, experiment: Experiment, backend: str) -> ArmSetup:
+def arm_setup(arm: Arm, experiment: Experiment, backend: str) -> ArmSetup:
     """How an arm will be driven; missing keys and impossible combinations are errors here, before traffic."""
     text = experiment.workload.prompt == "text"
     exact = experiment.workload.output == "exact"
     if arm.emulated is not None:
         from pddbench.deploy.presets import emulator_spec
 
-        spec = emulator_spec(arm, experiment)
+        spec = emulator_spec(arm, experiment, backend)
         setup = ArmSetup(arm, PROFILES["emulated"], text, not text, arm_speed(arm, experiment), spec.block_tokens)
         setup.spec = spec
     else:

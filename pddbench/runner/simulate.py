@@ -10,18 +10,32 @@ import hashlib
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from pddbench.deploy.emulator import openai
 from pddbench.deploy.emulator.live import Live
 from pddbench.deploy.emulator.messages import Failed, Finish, Message, Tokens
 from pddbench.deploy.emulator.spec import EmulatorSpec
 from pddbench.deploy.emulator.virtual import VirtualDeployment
+from pddbench.errors import InputError
 from pddbench.replay import frames
 from pddbench.replay.engine import LEAD_NS
 from pddbench.replay.schedule import Schedule, Times
 from pddbench.replay.spool import SpoolWriter
 from pddbench.replay.stream import Read
+from pddbench.runfolder.events import ChunkRuns, chunk_runs_table, events_writer
+from pddbench.runner.counted import CountedRun, table
 from pddbench.workload.plan import BEFORE_START, NS, Plan
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import pandas as pd
+
+    from pddbench.runner.counted import Chunks
+    from pddbench.runner.prepare import ArmSetup
+    from pddbench.trace.model import Trace
+    from pddbench.workload.experiment import Experiment
 
 Bodies = Callable[[int], bytes]
 
@@ -112,6 +126,90 @@ class _Simulation:
 def simulated_salts(repeats: int, seed: int) -> dict[int, str]:
     """Salts of a simulation: by seed, since virtual caches are always fresh and a run must repeat bit for bit."""
     return {repeat: f"simulated-{seed}-{repeat}" for repeat in range(1, repeats + 1)}
+
+
+def simulate_frame(
+    experiment: Experiment,
+    *,
+    trace: Trace | None = None,
+    plan: Plan | None = None,
+    arms: Sequence[str] | None = None,
+) -> pd.DataFrame:
+    """The emulated arms of an experiment in virtual time, in memory: the `requests` table of a run, files apart.
+
+    One repeat of each arm (all repeats of a simulation are equal), in the columns of `runfolder.schema.REQUESTS`;
+    hashes of bodies and outputs are null, as no token is made. `trace`: already read (else `workload.trace` is);
+    `plan`: already made, and then neither is needed; `arms`: only these. Raises `InputError`.
+    """
+    import pandas as pd
+    import pyarrow as pa
+
+    from pddbench.runner.prepare import arm_setup
+
+    frames_ = []
+    plan = plan if plan is not None else _plan_of(experiment, trace)
+    for arm in experiment.arm:
+        if arms is None or arm.name in arms:
+            run = counted_run(arm_setup(arm, experiment, "model"), plan, experiment)
+            frames_.append(table(run, arm.name, 1))
+    if not frames_:
+        return pd.DataFrame()
+    out: pd.DataFrame = pa.concat_tables(frames_).to_pandas()
+    return out
+
+
+def _plan_of(experiment: Experiment, trace: Trace | None) -> Plan:
+    from pddbench.trace.read import read_trace
+    from pddbench.workload.plan import make_plan
+
+    work = experiment.workload
+    return make_plan(trace if trace is not None else read_trace(Path(work.trace), work.format), work)
+
+
+def counted_run(setup: ArmSetup, plan: Plan, experiment: Experiment) -> CountedRun:
+    """An arm's run, over."""
+    if setup.spec is None:
+        raise InputError(f"arm {setup.name!r} is not an emulated one: only those can be simulated")
+    abandon = experiment.workload.on_parent_failure == "abandon"
+    run = CountedRun(setup.spec, plan, chat=setup.chat, abandon=abandon)
+    run.run()
+    return run
+
+
+def save_counted(folder: Path, arm: str, repeat: int, run: CountedRun) -> None:
+    """The Parquet files of a run whose tokens were counted; each is complete before it gets its name."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from pddbench.runfolder.finish import ROWS_A_GROUP
+    from pddbench.runfolder.schema import HEALTH, arrow_schema
+
+    name = f"{arm}.{repeat}.parquet"
+    parts = {kind: folder / kind / f"{name}.part" for kind in ("health", "events", "requests")}
+    for part in parts.values():
+        part.parent.mkdir(exist_ok=True)
+    with events_writer(parts["events"]) as writer:
+        requests = table(run, arm, repeat, _written(run, arm, repeat, writer, ROWS_A_GROUP))
+    pq.write_table(requests, parts["requests"], compression="zstd", row_group_size=ROWS_A_GROUP)
+    pq.write_table(pa.table({key: [] for key in HEALTH}, schema=arrow_schema(HEALTH)), parts["health"])
+    for part in parts.values():
+        part.replace(part.with_suffix(""))
+
+
+def _written(run: CountedRun, arm: str, repeat: int, writer: Any, group: int) -> Iterator[Chunks]:
+    """Each request's chunks, in plan order; they are in `events` when a group of them has passed."""
+    import numpy as np
+
+    events: list[ChunkRuns] = []
+    for request in run.plan.requests:
+        chunks = run.chunks(request.index)
+        yield chunks
+        gaps_us = np.rint(np.diff(chunks.ns) / 1000).astype(np.int64)
+        events.append(ChunkRuns(request.request_id, gaps_us, chunks.tokens, chunks.stages))
+        if len(events) == group:
+            writer.write_table(chunk_runs_table(events, arm, repeat))
+            events.clear()
+    writer.write_table(chunk_runs_table(events, arm, repeat))
 
 
 def spool_arm(folder: Path, arm: str, repeat: int, spec: EmulatorSpec, plan: Plan, bodies: Bodies, chat: bool) -> None:

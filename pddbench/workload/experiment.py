@@ -79,13 +79,61 @@ class Cost(_Strict):
 
 
 class Role(_Strict):
-    """How many instances of a role an arm has, and on which chip (a name of the cost sheet)."""
+    """How many instances of a role an arm has, and on which chip (a name of the cost sheet).
+
+    Of emulated arms also the bounds of one instance: KV memory of running streams and streams at once; and the size of
+    the role's prefix cache and the life of its unused blocks. None: no bound.
+    """
 
     chip: str
     count: int
+    kv_tokens: int | None = None
+    max_batch: int | None = None
+    cache_tokens: int | None = None
+    cache_ttl_s: float | None = None
 
 
-class EmulatorOptions(_Strict):
+class RoleChange(_Strict):
+    """Emulated arms: instances of a role that go (`count` below 0) or come, seconds after the deployment's start."""
+
+    at_s: float
+    role: str
+    count: int
+
+
+class Mechanisms(_Strict, kw_only=True):
+    """What an emulated arm does, each to be switched; None: as `[emulator]` says, else the emulator's default.
+
+    docs/emulator.md has the meaning of each.
+    """
+
+    chunk_tokens: int | None = None
+    chunk_packing: bool | None = None
+    tokens_per_step: float | None = None
+    rld_cache: bool | None = None
+    placement: Literal["pool", "prefix", "session", "least_loaded"] | None = None
+    md_placement: Literal["pool", "prefix"] | None = None
+    threshold_tokens: int | None = None
+    policy: Literal["two", "three"] | None = None
+    relay_tokens: int | None = None
+    route_by: Literal["md", "p"] | None = None
+    singular: Literal["off", "oracle", "predictor"] | None = None
+    singular_tokens: int | None = None
+    singular_output_tokens: int | None = None
+    count_in_flight: bool | None = None
+    kv_flows: int | None = None
+    kv_warm: bool | None = None
+    kv_streaming: bool | None = None
+    cancel_finished: bool | None = None
+    handoff: Literal["one_shot", "catch_up", "dynamic", "direct_kv"] | None = None
+    catch_up_tokens: int | None = None
+    catch_up_rounds: int | None = None
+    switch_load: float | None = None
+    fabric_gbit: float | None = None
+    changes: list[RoleChange] | None = None
+
+
+class EmulatorOptions(Mechanisms):
     """Settings common to all emulated arms; an arm may replace any of them.
 
     `speed`: experiment seconds a wall second. `kv_scale` divides the KV bytes really sent and the link's real rate.
@@ -102,7 +150,7 @@ class EmulatorOptions(_Strict):
     tokens_per_chunk: int = 1
 
 
-class Arm(_Strict):
+class Arm(Mechanisms):
     """One deployment under test: an emulated one (`emulated`) or any live OpenAI-compatible endpoint (`base_url`)."""
 
     name: str

@@ -243,7 +243,8 @@ def _check_external(arm: ex.Arm, work: ex.Workload, where: str, at: str) -> None
     _require(
         arm.block_tokens is None or arm.block_tokens > 0, where, f"{at}: block_tokens = {arm.block_tokens}: must be > 0"
     )
-    for name in ("speed", "kv_scale", "threshold_s", "drc", "first_token_from_p", "tokens_per_chunk"):
+    emulated = ("speed", "kv_scale", "threshold_s", "drc", "first_token_from_p", "tokens_per_chunk")
+    for name in (*emulated, *ex.Mechanisms.__struct_fields__):
         _require(getattr(arm, name) is None, where, f"{at}: {name} is for emulated arms only")
 
 

@@ -8,10 +8,11 @@ from emulator_specs import build_spec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pddbench.deploy.emulator.blocks import BlockCache, Mirror, block_hashes
-from pddbench.deploy.emulator.cluster_a import kv_bytes
+from pddbench.deploy.emulator.blocks import PathBook, block_hashes
 from pddbench.deploy.emulator.cluster_b import NumberSet
 from pddbench.deploy.emulator.messages import HandOff, KvArrived
+from pddbench.deploy.emulator.policy import kv_bytes
+from pddbench.deploy.emulator.radix import Directory, RadixCache
 from pddbench.deploy.emulator.spec import RoleSpec
 from pddbench.deploy.emulator.tokens import TokenChain, expected_tokens
 from pddbench.deploy.emulator.virtual import VirtualDeployment
@@ -91,8 +92,9 @@ def test_tokens_are_exact_under_any_timing(kind, requests, one_way_ms, rate_mbit
 def nothing_left(world):
     """No request is kept after its end: a long run must not fill the memory."""
     assert not world.a._jobs
-    assert not world.a._jobs_of_transfer
-    assert not world.a._mirror._blocks
+    assert world.a.kv is None or not world.a.kv.under_way
+    assert world.a.kv is None or not any(directory.in_flight for directory in world.a.kv._directories)
+    assert world.a.handoffs is None or not world.a.handoffs.under_way
     assert world.a.decoder is None or not world.a.decoder._where
     if world.b is not None:
         assert not world.b._held
@@ -123,14 +125,14 @@ def test_a_wrong_hand_off_shows(change):
 def test_md_continues_from_the_ids_it_was_handed():
     """Breaks when cluster B ignores the hand-off's ids: here they are tampered with on the way, and it must show."""
     world = VirtualDeployment(build_spec("pdd"))
-    deliver = world._to_b
+    deliver = world.to_b
 
     def tamper(message):
         if isinstance(message, HandOff) and message.ids:
-            message = HandOff(message.rid, [message.ids[0] ^ 1, *message.ids[1:]])
+            message.ids = bytes([message.ids[0] ^ 1]) + message.ids[1:]
         deliver(message)
 
-    world.a._to_b = tamper
+    world.to_b = tamper
     world.submit(1, 0.0, list(range(3000)), 200)
     world.clock.run()
     answer = world.answers[1]
@@ -143,7 +145,7 @@ def test_md_continues_from_the_ids_it_was_handed():
 def test_a_prefix_that_is_missing_at_md_fails_instead_of_guessing():
     """Breaks when B decodes on KV that it does not have (a mirror that promises too much)."""
     world = VirtualDeployment(build_spec("naive"))
-    message = KvArrived(1, 1, "decode", 5, 4, 0, "P-MD", 0.0, 100, 1, [], 12345, [], [])
+    message = KvArrived(1, 1, "decode", 5, 4, 1, 0, "P-MD", 0.0, 100, 1, [], (12345, 7), [], b"")
     world.submit(1, 0.0, [1], 4)
     world.b.on_message(message)
     world.clock.run(0.1)
@@ -305,28 +307,36 @@ def test_kv_that_others_rely_on_is_not_cancelled():
     nothing_left(world)
 
 
-@given(st.lists(st.integers(0, 3), min_size=1, max_size=40), st.lists(st.integers(0, 3), min_size=1, max_size=40))
-def test_caches_find_the_longest_common_prefix(first, second):
-    """Breaks when chained hashes or the bisection miss a shared block, or find one that is not."""
-    cache = BlockCache()
-    cache.insert(block_hashes(first, 4)[0])
+@given(st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=40), min_size=2, max_size=6))
+def test_caches_find_the_longest_common_prefix(prompts):
+    """Breaks when chained hashes, paths or the radix tree miss a shared block, or find one that is not."""
+    book, cache = PathBook(), RadixCache()
+    *before, last = prompts
+    for prompt in before:
+        cache.insert(book.path(block_hashes(prompt, 4)[0]), 0.0)
     common = 0
-    while common < min(len(first), len(second)) and first[common] == second[common]:
-        common += 1
-    assert cache.match(block_hashes(second, 4)[0]) == common // 4
-    assert (block_hashes(first, 4)[1] == block_hashes(second, 4)[1]) == (first == second)
+    for prompt in before:
+        same = 0
+        while same < min(len(prompt), len(last)) and prompt[same] == last[same]:
+            same += 1
+        common = max(common, same // 4)
+    assert cache.match(book.path(block_hashes(last, 4)[0]), 0.0) == common
+    first = prompts[0]
+    assert (block_hashes(first, 4)[1] == block_hashes(last, 4)[1]) == (first == last)
 
 
-def test_mirror_counts_kv_under_way_once():
+def test_kv_under_way_is_carried_once():
     """Breaks when two transfers carry the same block, or a cancelled one stays promised."""
-    mirror = Mirror()
-    assert mirror.start(1, [10, 11, 12], 0) == set()
-    assert mirror.match([10, 11, 12, 13]) == 3
-    assert mirror.start(2, [10, 11, 12, 13], 3) == {1}
-    assert not mirror.cancel(1)
-    assert mirror.cancel(2)
-    assert mirror.cancel(1)
-    assert mirror.match([10, 11, 12, 13]) == 0
+    directory = Directory(RadixCache())
+    assert directory.start(1, [(0, 0, 3)], 0, 0.0) == (set(), [(0, 0, 3)])
+    longer = [(0, 0, 3), (1, 3, 4)]
+    assert directory.match(longer, 0.0) == 3
+    assert directory.start(2, longer, 3, 0.0) == ({1}, [(1, 3, 4)])
+    assert not directory.cancel(1)
+    assert directory.cancel(2)
+    assert directory.cancel(1)
+    assert directory.match(longer, 0.0) == 0
+    assert not directory.in_flight
 
 
 @given(st.permutations(range(1, 30)))

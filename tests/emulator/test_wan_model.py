@@ -118,13 +118,21 @@ def test_rates_stay_within_the_line_and_the_cap(link, flows):
     clock = VirtualClock()
     fluid = FluidLink(link, clock)
     seen = []
-    share = fluid._share
+    share, begin = fluid._share, fluid._begin
 
-    def spy():
+    def look():
+        rates = [flow.rate for flow in fluid._growing.values()] + [fluid._open_rate] * len(fluid._open)
+        seen.append(rates + [fluid._cap] * len(fluid._free))
+
+    def spy_share():
         share()
-        seen.append([flow.rate for flow in fluid._active.values()])
+        look()
 
-    fluid._share = spy
+    def spy_begin(*args):
+        begin(*args)
+        look()
+
+    fluid._share, fluid._begin = spy_share, spy_begin
     for i, (at, n) in enumerate(flows):
         clock.call_at(at, fluid.send, i, n, lambda: None)
     clock.run()

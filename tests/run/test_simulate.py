@@ -57,11 +57,10 @@ def test_it_says_that_it_is_simulated(twice):
 
 
 def test_physics_and_tokens(twice):
-    """Without it, the virtual deployment could lose tokens, or its WAN cost nothing."""
+    """Without it, the virtual deployment could lose requests, or its WAN cost nothing."""
     rows = package.load(str(twice[0] / "one")).requests
     rows = rows[rows["phase"] == "measure"]
     assert (rows["outcome"] == "ok").all() and len(rows) == 3 * 36
-    assert (rows.groupby("request_id")["output_sha256"].nunique() == 1).all()
     ttft_s = (rows["first_token_ns"] - rows["sent_ns"]).astype(float) / 1e9
     first = ttft_s[rows["turn"] == 0].groupby(rows["arm"]).median()
     naive = rows[(rows["arm"] == "naive") & (rows["turn"] == 0)]
@@ -79,3 +78,34 @@ def test_real_endpoints_are_refused(tmp_path):
     )
     done = pddbench("simulate", tmp_path / "e.toml", "--out", tmp_path / "out")
     assert done.returncode == 2 and "only emulated arms" in done.stderr
+
+
+MADE = ["body_sha256", "output_sha256", "max_gap_token"]  # the last: of equal gaps a rounded nanosecond picks one
+TIMES = [f"{name}_ns" for name in ("scheduled", "ready", "due", "sent", "first_byte", "first_chunk", "first_token",
+         "second_token", "last_token", "end", "user_first_token", "max_gap", "kv_wan")]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "arms", ['tokens_per_chunk = 1\nprompt = "token_ids"', 'tokens_per_chunk = 5\nprompt = "text"']
+)
+def test_counting_tokens_gives_the_rows_of_making_them(tmp_path, arms):
+    """Without it, the fast simulation could be another system than the one that serves tokens."""
+    chunk, prompt = arms.split("\n")
+    text = EXPERIMENT.replace("warmups = 1", f"warmups = 1\n{prompt}") + f"\n[emulator]\n{chunk}\n"
+    simulate(tmp_path, "counted", text=text)
+    simulate(tmp_path, "made", "--by-token", text=text)
+    for table in ("requests", "events"):
+        counted, made = (pd.read_parquet(tmp_path / out / table) for out in ("counted", "made"))
+        if table == "requests":
+            assert (made.groupby("request_id")["output_sha256"].nunique() == 1).all()
+            assert counted["output_sha256"].isna().all()
+            for name in TIMES:
+                one, two = counted[name].astype(float), made[name].astype(float)
+                pd.testing.assert_series_equal(one, two, rtol=0, atol=3)
+            counted, made = (frame.drop(columns=[*MADE, *TIMES]) for frame in (counted, made))
+            pd.testing.assert_frame_equal(counted, made, check_dtype=False)
+        else:
+            for name in ("chunk_tokens", "stage"):
+                assert [list(row) for row in counted[name]] == [list(row) for row in made[name]]
+            for one, two in zip(counted["gaps_us"], made["gaps_us"], strict=True):
+                assert len(one) == len(two) and (abs(one - two) <= 1).all()

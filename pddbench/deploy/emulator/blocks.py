@@ -1,15 +1,26 @@
-"""Prefix caches by block: a block's hash stands for it and for all before it, so a cache is a prefix-closed set."""
+"""Prompts as paths: which blocks a prompt is made of, so that what prompts share is a matter of a few numbers.
+
+A block stands for itself and all before it, so blocks form a tree. A *piece* `(owner, start, stop)` is a run of blocks
+[start, stop) at those very positions of a prompt, all first seen in prompt `owner`; a *path* is the pieces of a prompt
+from position 0 on. Equal blocks have equal owner and position, whoever asks. A prompt of 1,000 blocks is as many
+pieces as there were turns before it, and caches and messages handle pieces, never single blocks.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
+
+from pddbench.trace.contexts import Segment
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
 _MIX_1, _MIX_2 = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+
+Piece = tuple[int, int, int]
+Path = list[Piece]
 
 
 def block_hashes(ids: Sequence[int] | npt.NDArray[Any], block_tokens: int) -> tuple[list[int], int]:
@@ -44,79 +55,66 @@ def _powers(n: int) -> npt.NDArray[np.uint64]:
     return np.cumprod(np.full(n, 0x5851F42D4C957F2D, dtype=np.uint64), dtype=np.uint64)
 
 
-class BlockCache:
-    """A prefix cache without bounds: which chained block hashes are present."""
+class PathBook:
+    """Gives paths to prompts known by their block hashes: a block belongs to the prompt that first brought it."""
 
     def __init__(self) -> None:
-        self._blocks: set[int] = set()
+        self._owner: dict[int, int] = {}  # block hash -> owner
+        self._start: list[int] = []  # by owner: position of its first block
+        self._before: list[int] = []  # by owner: owner of the block before that; -1: none
 
-    def __len__(self) -> int:
-        return len(self._blocks)
+    def path(self, hashes: Sequence[int]) -> Path:
+        """The path of a prompt; blocks never seen before become a piece of a new owner."""
+        known = self._known(hashes)
+        owner, stop = (self._owner[hashes[known - 1]] if known else -1), known
+        if known < len(hashes):
+            self._start.append(known)
+            self._before.append(owner)
+            owner, stop = len(self._start) - 1, len(hashes)
+            self._owner.update(dict.fromkeys(hashes[known:], owner))
+        out: Path = []
+        while owner >= 0:
+            out.append((owner, self._start[owner], stop))
+            owner, stop = self._before[owner], self._start[owner]
+        out.reverse()
+        return out
 
-    def match(self, hashes: Sequence[int]) -> int:
-        """How many leading blocks are present (by bisection: presence of a block means presence of all before)."""
-        return longest_prefix(self._blocks, hashes)
-
-    def insert(self, hashes: Iterable[int]) -> None:
-        """Put blocks in; with them all before them must be in."""
-        self._blocks.update(hashes)
-
-
-def longest_prefix(present: set[int] | dict[int, int], hashes: Sequence[int]) -> int:
-    """Length of the longest leading run of `hashes` in a prefix-closed collection."""
-    low, high = 0, len(hashes)
-    while low < high:
-        middle = (low + high + 1) // 2
-        if hashes[middle - 1] in present:
-            low = middle
-        else:
-            high = middle - 1
-    return low
+    def _known(self, hashes: Sequence[int]) -> int:
+        """Leading blocks seen before (by bisection: a known block means that all before it are)."""
+        low, high = 0, len(hashes)
+        while low < high:
+            middle = (low + high + 1) // 2
+            if hashes[middle - 1] in self._owner:
+                low = middle
+            else:
+                high = middle - 1
+        return low
 
 
-ARRIVED = 0
+def path_of(segments: Sequence[Segment], block_tokens: int) -> Path:
+    """The path of a prompt known by its segments: a block belongs to the owner of its last token."""
+    out: Path = []
+    for owner, start, end in segments:
+        if start // block_tokens < end // block_tokens:
+            out.append((owner, start // block_tokens, end // block_tokens))
+    return out
 
 
-class Mirror:
-    """What the sender knows of the other side's cache: blocks that are there, and blocks on their way.
+def cut_path(path: Path, blocks: int) -> Path:
+    """The first `blocks` blocks of a path."""
+    if not path or path[-1][2] <= blocks:
+        return path
+    return [(owner, start, min(stop, blocks)) for owner, start, stop in path if start < blocks]
 
-    KV under way counts as present, with a dependency on its arrival; sent again it would fill the line.
-    """
 
-    def __init__(self) -> None:
-        self._carrier: dict[int, int] = {}  # block -> transfer that carries it, or ARRIVED
-        self._blocks: dict[int, list[int]] = {}  # transfer under way -> its blocks
-        self._dependents: dict[int, set[int]] = {}
+def path_after(path: Path, blocks: int) -> Path:
+    """A path without its first `blocks` blocks."""
+    return [(owner, max(start, blocks), stop) for owner, start, stop in path if stop > blocks]
 
-    def match(self, hashes: Sequence[int]) -> int:
-        """Leading blocks that are there or on their way."""
-        return longest_prefix(self._carrier, hashes)
 
-    def carriers(self, hashes: Sequence[int]) -> set[int]:
-        """The transfers under way that carry any of these (matched) blocks."""
-        return {self._carrier[block] for block in hashes} - {ARRIVED}
-
-    def start(self, transfer: int, hashes: Sequence[int], have: int) -> set[int]:
-        """A transfer starts that carries the blocks after the first `have`; returns those it depends on."""
-        needs = self.carriers(hashes[:have])
-        self._blocks[transfer] = fresh = [block for block in hashes[have:] if block not in self._carrier]
-        self._carrier.update(dict.fromkeys(fresh, transfer))
-        for other in needs:
-            self._dependents.setdefault(other, set()).add(transfer)
-        return needs
-
-    def arrived(self, transfer: int) -> None:
-        """All that a transfer carries is there."""
-        for block in self._blocks.pop(transfer, ()):
-            self._carrier[block] = ARRIVED
-        self._dependents.pop(transfer, None)
-
-    def cancel(self, transfer: int) -> bool:
-        """Forget a transfer, unless others rely on it (False: it must go on)."""
-        if self._dependents.get(transfer):
-            return False
-        for block in self._blocks.pop(transfer, ()):
-            del self._carrier[block]
-        for others in self._dependents.values():
-            others.discard(transfer)
-        return True
+def block_at(path: Path, blocks: int) -> tuple[int, int] | None:
+    """Owner and position of the last of the first `blocks` blocks of a path; None: there is none."""
+    for owner, start, stop in path:
+        if start < blocks <= stop:
+            return owner, blocks - 1
+    return None

@@ -4,74 +4,56 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol
 
-from pddbench.deploy.emulator.blocks import BlockCache, Mirror
-from pddbench.deploy.emulator.decode import Decoder, Step, Stream
+from pddbench.deploy.emulator import observe
+from pddbench.deploy.emulator.decode import Decoder, Step, Stream, Stretch
+from pddbench.deploy.emulator.handoff import HandOffs
+from pddbench.deploy.emulator.kv import KvLink, KvSender, Transfer
 from pddbench.deploy.emulator.messages import (
     Cancel,
     Drop,
+    Extended,
+    Failed,
     Finish,
-    Gone,
-    HandOff,
-    KvArrived,
     Message,
     Ready,
     Submit,
     Tokens,
+    Took,
 )
-from pddbench.deploy.emulator.prefill import Prefill
-from pddbench.deploy.emulator.spec import EmulatorSpec, Model
+from pddbench.deploy.emulator.placement import Prompts
+from pddbench.deploy.emulator.policy import Facts, choose, kv_bytes
+from pddbench.deploy.emulator.spec import EmulatorSpec
 from pddbench.wan.clock import Clock
 
-
-class KvLink(Protocol):
-    """What the cluster needs of the link that carries KV (`wan.fluid.FluidLink` is one)."""
-
-    def send(self, flow_id: int, n_bytes: float, on_arrived: Callable[[], None]) -> None:
-        """Start a transfer."""
-        ...
-
-    def cancel(self, flow_id: int) -> None:
-        """Stop a transfer."""
-        ...
-
-    def predict_s(self, n_bytes: float) -> float:
-        """Expected time of a transfer started now."""
-        ...
-
-    def remaining_s(self, flow_id: int) -> float:
-        """Expected time until a transfer under way arrives."""
-        ...
-
-
-def kv_bytes(model: Model, tokens: int) -> int:
-    """KV bytes of `tokens` tokens."""
-    return round(model.kv_base_bytes + model.kv_token_bytes * tokens)
+NO_ROOM = "prompt and answer need {need} tokens of KV, more than an instance of {role} has ({have})"
+NOBODY = "no instance of {role} is left"
 
 
 class Job:
     """A request in cluster A."""
 
-    __slots__ = ("decoding", "gone", "hit_tokens", "kv_bytes", "pipeline", "request", "started_s", "stream", "transfer")
+    __slots__ = ("begun", "decoding", "gone", "hit_tokens", "pipeline", "request", "stream", "transfer")
 
-    def __init__(self, request: Submit) -> None:
+    def __init__(self, request: Submit, by_token: bool) -> None:
         self.request = request
-        self.stream = Stream(request.rid, request.seed, request.max_tokens)
+        self.stream = Stream(
+            request.rid, request.seed, request.max_tokens, context_tokens=request.prompt_tokens, by_token=by_token
+        )
         self.hit_tokens = 0
         self.pipeline = ""
-        self.transfer = 0  # number of its KV transfer; 0: none yet
-        self.kv_bytes = 0
-        self.started_s = 0.0
+        self.transfer: Transfer | None = None  # of its KV
+        self.begun = False  # its prefill has begun
         self.decoding = True  # tokens are (to be) produced here
         self.gone = False  # finished here, or its client left
 
 
 class ClusterA:
-    """Takes `Submit` and `Cancel` from the router and `Ready` from B; answers by calling the senders it is given.
+    """Takes `Submit` and `Cancel` from the router and answers from B; speaks through the senders it is given.
 
     `to_b_kv` is the connection behind the KV itself, `to_b` the control channel; both ends' one-way delay on control
     messages is added here for the `model` backend (`control_delay_s`), and by the network with real packets (0).
+    `on_stretch`: tokens are counted instead of made (virtual time). `observer` sees what each role does.
     """
 
     def __init__(
@@ -83,20 +65,31 @@ class ClusterA:
         to_b: Callable[[Message], None],
         to_b_kv: Callable[[Message], None],
         control_delay_s: float,
+        on_stretch: Callable[[str, Stretch], None] | None = None,
+        observer: observe.Observer = observe.ignore,
     ) -> None:
-        self._spec, self._clock, self._link, self._delay_s = spec, clock, link, control_delay_s
-        self._to_router, self._to_b, self._to_b_kv = to_router, to_b, to_b_kv
-        self._cache, self._mirror = BlockCache(), Mirror()
+        self._spec, self._clock, self._delay_s = spec, clock, control_delay_s
+        self._to_router, self._to_b_kv, self._see = to_router, to_b_kv, observer
+        self._by_token = on_stretch is None
         self._jobs: dict[int, Job] = {}
-        self._jobs_of_transfer: dict[int, Job] = {}
-        self._transfers = 0
         self._fabric_bytes_s = spec.fabric_gbit * 1e9 / 8
-        self.kv_sent_bytes = self.handoff_bytes = 0
-        prefill = spec.roles["P"]
-        self._prefill = Prefill(clock, prefill.chip, prefill.count)
+        self._md_count = spec.roles[md].count if (md := _md_role(spec)) else 0
+        self.prompts = Prompts(spec, clock)
         self._stage = {"baseline": "d", "pdd": "rld", "naive": ""}[spec.arm]
-        relay = spec.roles.get("D" if spec.arm == "baseline" else "RLD")
-        self.decoder = Decoder(clock, relay.chip, relay.count, self._on_step) if relay and self._stage else None
+        self._relay_name = "D" if spec.arm == "baseline" else "RLD"
+        relay = spec.roles.get(self._relay_name) if self._stage else None
+        stretched = None if on_stretch is None else partial(on_stretch, self._stage)
+        self.decoder: Decoder | None = None
+        if relay is not None:
+            self.decoder = Decoder(clock, relay, self._on_step, self._on_done, stretched, spec.tokens_per_step)
+        self.kv: KvSender | None = None
+        if link is not None:
+            self.kv = KvSender(spec, clock, link, to_b_kv, control_delay_s, observer)
+        self.handoffs: HandOffs | None = None
+        if self.decoder is not None and self.kv is not None:
+            self.handoffs = HandOffs(spec, clock, self.decoder, self.kv, self._later(to_b), self._given_up, observer)
+        for change in spec.changes:
+            clock.call_at(change.at_s, self._change, change.role, change.count)
 
     def on_message(self, message: Message) -> None:
         """A message from the router or from B."""
@@ -106,120 +99,169 @@ class ClusterA:
             self._cancel(message.rid)
         elif isinstance(message, Ready):
             self._ready(message)
+        elif isinstance(message, Took) and self.handoffs is not None:
+            self.handoffs.took(message.rid)
+        elif isinstance(message, Extended) and self.handoffs is not None:
+            self.handoffs.extended(message.rid)
+
+    @property
+    def kv_sent_bytes(self) -> int:
+        """KV bytes that have arrived at B."""
+        return self.kv.sent_bytes if self.kv is not None else 0
 
     def _submit(self, request: Submit) -> None:
-        job = self._jobs[request.rid] = Job(request)
-        self._prefill.submit(request.rid, partial(self._measure, job), partial(self._prefilled, job))
+        job = self._jobs[request.rid] = Job(request, self._by_token)
+        reason = self._refusal(request)
+        if reason:
+            self._fail(job, reason)
+            return
+        self._see("queued", request.rid, self._clock.now(), -1, request.prompt_tokens, 0)
+        self._queue(job)
 
-    def _cacheable(self, request: Submit) -> list[int]:
-        """Blocks that may hit: the last token is always computed."""
-        return request.hashes[: (request.prompt_tokens - 1) // self._spec.block_tokens]
+    def _queue(self, job: Job) -> None:
+        job.begun = False
+        self.prompts.submit(job.request, partial(self._begin, job), partial(self._prefilled, job))
 
-    def _measure(self, job: Job) -> tuple[int, int]:
-        """(fresh, cached) tokens of a prompt whose prefill starts now."""
-        job.hit_tokens = self._cache.match(self._cacheable(job.request)) * self._spec.block_tokens
-        return job.request.prompt_tokens - job.hit_tokens, job.hit_tokens
+    def _refusal(self, request: Submit) -> str:
+        """Why a request can never be served; "" when it can."""
+        if not self.prompts.there:
+            return NOBODY.format(role="P")
+        need = request.prompt_tokens + request.max_tokens
+        for name, role in self._spec.roles.items():
+            if name != "P" and role.kv_tokens is not None and need > role.kv_tokens:
+                return NO_ROOM.format(need=need, role=name, have=role.kv_tokens)
+        return ""
 
-    def _prefilled(self, job: Job) -> None:
-        self._cache.insert(job.request.hashes)
+    def _begin(self, job: Job, hit_tokens: int, number: int) -> None:
+        """Prefill of a prompt begins; with `kv_streaming`, so does its transfer."""
+        job.hit_tokens, job.begun = hit_tokens, True
+        unhit = job.request.prompt_tokens - hit_tokens
+        self._see("prefill", job.request.rid, self._clock.now(), number, unhit, 0)
+        if self._spec.kv_streaming and not job.gone and self.kv is not None:
+            self._decide(job)
+            if job.transfer is not None:
+                self.kv.start(job.transfer, last_part=False)
+
+    def _prefilled(self, job: Job, number: int) -> None:
         if job.gone:
             return
-        have = self._present_at_b(job)
-        job.kv_bytes = kv_bytes(self._spec.model, job.request.prompt_tokens - have * self._spec.block_tokens)
-        job.pipeline = self._choose(job, have)
+        self._see("prefilled", job.request.rid, self._clock.now(), number, 0, 0)
+        if not job.pipeline:
+            self._decide(job)
+        if not job.pipeline:
+            self._fail(job, NOBODY.format(role="MD" if self._spec.arm == "pdd" else "D"))
+            return
         if job.pipeline == "P-MD":
             self._first_token(job)
         else:
-            fresh = kv_bytes(self._spec.model, job.request.prompt_tokens - job.hit_tokens)
-            self._clock.call_at(self._clock.now() + fresh / self._fabric_bytes_s, self._start_decode, job)
-        if job.pipeline != "P-D" and not job.gone:
-            self._send_kv(job, have)
+            self._clock.call_at(self._clock.now() + self._fabric_s(job), self._start_decode, job)
+        if job.transfer is not None and self.kv is not None and not job.gone:
+            self.kv.start(job.transfer, last_part=True)
 
-    def _present_at_b(self, job: Job) -> int:
-        """Leading blocks of a prompt that B has or is about to get (none without DRC)."""
-        if not self._spec.drc or self._spec.arm == "baseline":
-            return 0
-        return self._mirror.match(self._cacheable(job.request))
+    def _fabric_s(self, job: Job) -> float:
+        """Seconds that KV takes to the decoder beside P: what that does not have in P's own cache."""
+        hit = job.hit_tokens if self._spec.rld_cache else 0
+        return kv_bytes(self._spec.model, job.request.prompt_tokens - hit) / self._fabric_bytes_s
 
-    def _choose(self, job: Job, have: int) -> str:
-        """The pipeline: in pdd, RLD is used when KV is predicted to be at MD later than `threshold_s` from now."""
-        if self._spec.arm != "pdd" or self._link is None:
-            return "P-D" if self._spec.arm == "baseline" else "P-MD"
-        waits = [self._link.remaining_s(other) for other in self._mirror.carriers(job.request.hashes[:have])]
-        predicted_s = max([self._link.predict_s(job.kv_bytes), *waits])
-        return "P-MD" if predicted_s <= self._spec.threshold_s else "P-RLD-MD"
+    def _decide(self, job: Job) -> None:
+        """Choose the pipeline, and what crosses the link."""
+        request = job.request
+        offer = None if self.kv is None else self.kv.offer(request)
+        facts = Facts(
+            prompt_tokens=request.prompt_tokens,
+            max_tokens=request.max_tokens,
+            unhit_p=request.prompt_tokens - job.hit_tokens,
+            unhit_md=request.prompt_tokens if offer is None else offer.fresh_tokens,
+            predicted_s=0.0 if offer is None else offer.predicted_s,
+            rld=self.decoder is not None and self.decoder.there,
+            md=self._md_count > 0,
+        )
+        job.pipeline = choose(self._spec, facts)
+        if offer is not None and self.kv is not None and job.pipeline in ("P-MD", "P-RLD-MD"):
+            mode = "hold" if job.pipeline == "P-RLD-MD" else "decode"
+            job.transfer = self.kv.reserve(request, offer, mode, job.pipeline, job.hit_tokens, job.stream)
 
     def _first_token(self, job: Job) -> None:
         """The variant of naive in which P sends the first token itself."""
         job.decoding = False
         if self._spec.arm == "naive" and self._spec.first_token_from_p:
-            self._to_router(Tokens("p", [(job.request.rid, 0, job.stream.chain.next())]))
+            token = job.stream.chain.next() if job.stream.chain is not None else 0
+            self._to_router(Tokens("p", [(job.request.rid, 0, token)]))
+            job.stream.made = 1
             if job.stream.done:
                 self._finish(job)
 
-    def _send_kv(self, job: Job, have: int) -> None:
-        assert self._link is not None
-        self._transfers += 1
-        job.transfer, job.started_s = self._transfers, self._clock.now()
-        self._jobs_of_transfer[job.transfer] = job
-        needs = self._mirror.start(job.transfer, job.request.hashes, have)
-        self._link.send(job.transfer, job.kv_bytes, partial(self._kv_arrived, job, have, sorted(needs)))
-
-    def _kv_arrived(self, job: Job, have: int, needs: list[int]) -> None:
-        """The last byte of a transfer is at B: tell B what it was (with no delay: it came with the bytes)."""
-        request = job.request
-        self.kv_sent_bytes += job.kv_bytes
-        mode = "cache" if job.gone else "hold" if job.pipeline == "P-RLD-MD" else "decode"
-        base = request.hashes[have - 1] if have else None
-        self._to_b_kv(
-            KvArrived(request.rid, job.transfer, mode, request.seed, request.max_tokens, job.hit_tokens, job.pipeline,
-                      job.started_s, job.kv_bytes, 0, needs, base, request.hashes[have:],
-                      job.stream.chain.ids if mode == "decode" else [])
-        )  # fmt: skip
-
     def _start_decode(self, job: Job) -> None:
-        if job.decoding and not job.gone and self.decoder is not None:
-            self.decoder.add(job.stream)
+        if not job.decoding or job.gone or self.decoder is None:
+            return
+        if not self.decoder.there:  # RLD went meanwhile: MD begins from nothing when the KV is there
+            self._without_relay(job)
+            return
+        self._see("kv_at_rld", job.request.rid, self._clock.now(), -1, 0, 0)
+        self.decoder.add(job.stream)
 
     def _on_step(self, step: Step) -> None:
         self._to_router(Tokens(self._stage, [(stream.rid, index, token) for stream, index, token in step]))
-        for stream, _, _ in step:
-            if stream.done:
-                self._finish(self._jobs[stream.rid])
+
+    def _on_done(self, stream: Stream) -> None:
+        self._finish(self._jobs[stream.rid])
 
     def _finish(self, job: Job) -> None:
-        """The answer ended here. KV still under way stays useful to the session's next turn and is not stopped."""
+        """The answer ended here. KV still under way stays useful to the session's next turn, and may go on."""
         job.gone = True
-        del self._jobs[job.request.rid]
-        eager = job.request.max_tokens if job.pipeline == "P-RLD-MD" else 0
-        kv = None if job.pipeline == "P-D" else {"bytes": job.kv_bytes, "wire_bytes": None, "ns": None}
-        self._to_router(Finish(job.request.rid, job.hit_tokens, job.pipeline, eager, None, kv))
+        rid = job.request.rid
+        del self._jobs[rid]
+        kv = None
+        if self.handoffs is not None:
+            self.handoffs.ended(rid)
+        if job.transfer is not None and self.kv is not None:
+            job.transfer.gone = True
+            if (self._spec.cancel_finished or job.transfer.started_s < 0) and self.kv.cancel(job.transfer):
+                self._see("cancelled", rid, self._clock.now(), -1, 0, job.transfer.sent_bytes)
+            kv = {"bytes": job.transfer.sent_bytes, "wire_bytes": None, "ns": None}
+        eager = job.request.max_tokens if job.pipeline in ("P-RLD-MD", "P-RLD") else 0
+        self._see("done", rid, self._clock.now(), -1, job.request.max_tokens, 0)
+        self._to_router(Finish(rid, job.hit_tokens, job.pipeline, eager, None, kv))
 
     def _ready(self, message: Ready) -> None:
-        """B has the KV: take the stream out at the step boundary and hand its ids over."""
-        self._mirror.arrived(message.transfer)
-        job = self._jobs_of_transfer.pop(message.transfer, None)
+        """B has the KV: from now on the stream may be handed over."""
+        assert self.kv is not None
+        self.kv.landed(message.transfer)
+        job = self._jobs.get(message.rid)
         if job is None or job.gone:
             self._send_later(self._to_b_kv, Drop(message.rid))
             return
         if job.pipeline == "P-MD":
             del self._jobs[message.rid]
             return
-        assert self.decoder is not None
-        if not self.decoder.take(message.rid, partial(self._hand_over, job)):
-            self._hand_over(job, job.stream)  # still on the fabric: RLD has made nothing yet
+        if not self._md_count:
+            return  # nobody to hand over to: RLD goes on to the end
+        assert self.handoffs is not None
+        self.handoffs.begin(job.stream, partial(self._handed_over, job))
 
-    def _hand_over(self, job: Job, stream: Stream) -> None:
+    def _handed_over(self, job: Job) -> None:
         job.decoding = False
-        if stream.done:
-            self._send_later(self._to_b_kv, Drop(stream.rid))
-            return
-        del self._jobs[stream.rid]
-        self._send_later(self._to_b, HandOff(stream.rid, stream.chain.ids))
+        self._jobs.pop(job.request.rid, None)
+
+    def _given_up(self, rid: int, reason: str) -> None:
+        """The ids of a request do not get through."""
+        self._to_router(Failed(rid, reason))
+        self._send_later(self._to_b_kv, Drop(rid))
+
+    def _later(self, send: Callable[[Message], None]) -> Callable[[Message], None]:
+        return partial(self._send_later, send)
 
     def _send_later(self, send: Callable[[Message], None], message: Message) -> None:
         """A control message: one way of the link."""
         self._clock.call_at(self._clock.now() + self._delay_s, send, message)
+
+    def _fail(self, job: Job, reason: str) -> None:
+        job.gone = True
+        self._jobs.pop(job.request.rid, None)
+        self._see("failed", job.request.rid, self._clock.now(), -1, 0, 0)
+        self._to_router(Failed(job.request.rid, reason))
+        if job.transfer is not None and self.kv is not None:
+            self.kv.leave(job.transfer)
 
     def _cancel(self, rid: int) -> None:
         """The client is gone: stop what only it needed."""
@@ -227,20 +269,69 @@ class ClusterA:
         if job is None:
             if self._spec.arm != "baseline":
                 self._send_later(self._to_b_kv, Drop(rid))
+            if self.handoffs is not None:
+                self.handoffs.took(rid)
             return
         job.gone = True
-        self._prefill.drop(rid)
+        self.prompts.prefill.drop(rid)
         if self.decoder is not None:
             self.decoder.discard(rid)
-        if job.transfer:
-            self._cancel_transfer(job)
+        if self.handoffs is not None:
+            self.handoffs.forget(rid)
+        if job.transfer is not None and self.kv is not None:
+            self.kv.leave(job.transfer)
 
-    def _cancel_transfer(self, job: Job) -> None:
-        """Stop its KV, unless it has arrived (B must let go of the request) or other requests rely on it."""
-        assert self._link is not None
-        if self._link.remaining_s(job.transfer) <= 0:
-            self._send_later(self._to_b_kv, Drop(job.request.rid))
-        elif self._mirror.cancel(job.transfer):
-            self._link.cancel(job.transfer)
-            del self._jobs_of_transfer[job.transfer]
-            self._send_later(self._to_b_kv, Gone(job.transfer))
+    def _change(self, role: str, count: int) -> None:
+        """Instances of a role are lost or added."""
+        if role == _md_role(self._spec):
+            self._md_count = max(0, self._md_count + count)
+            if self.kv is not None:
+                self.kv.change(count)
+            return
+        for _ in range(abs(count)):
+            if role == "P":
+                if count > 0:
+                    self.prompts.grow()
+                else:
+                    self._lose_p()
+            elif self.decoder is not None and role == self._relay_name:
+                if count > 0:
+                    self.decoder.grow()
+                else:
+                    self._lose_relay()
+
+    def _lose_p(self) -> None:
+        lost = self.prompts.lose()
+        left = self.prompts.there
+        waiting = [] if left else [rid for rid, job in self._jobs.items() if not job.begun]
+        for job in [job for rid in [*lost, *waiting] if (job := self._jobs.get(rid)) is not None]:
+            if left:
+                self._queue(job)
+            else:
+                self._fail(job, NOBODY.format(role="P"))
+
+    def _lose_relay(self) -> None:
+        """Its streams are recomputed beside (their KV is in P's cache), or wait for MD, or end as errors."""
+        assert self.decoder is not None
+        for stream in self.decoder.lose_last():
+            job = self._jobs.get(stream.rid)
+            if job is None:
+                continue
+            self._see("lost", stream.rid, self._clock.now(), -1, stream.made, 0)
+            if self.handoffs is not None and self.handoffs.cut_short(stream):
+                continue
+            if self.decoder.there:
+                stream.extend_tokens = stream.made
+                self._clock.call_at(self._clock.now() + self._fabric_s(job), self._start_decode, job)
+            else:
+                self._without_relay(job)
+
+    def _without_relay(self, job: Job) -> None:
+        """No decoder is left here: MD goes on from the ids made so far once it has the KV."""
+        if job.transfer is None or not self._md_count:
+            self._fail(job, NOBODY.format(role=self._relay_name))
+
+
+def _md_role(spec: EmulatorSpec) -> str | None:
+    """Name of the role that decodes in cluster B."""
+    return {"pdd": "MD", "naive": "D", "baseline": None}[spec.arm]

@@ -18,13 +18,17 @@ class Hello(_Message):
 
 
 class Submit(_Message):
-    """Router to A: a prompt (as its block hashes and seed) and how many tokens are wanted."""
+    """Router to A: a prompt (as its path of blocks and seed) and how many tokens are wanted.
+
+    `session`: a number that all prompts with the same beginning share.
+    """
 
     rid: int
     seed: int
     prompt_tokens: int
     max_tokens: int
-    hashes: list[int]
+    path: list[tuple[int, int, int]]
+    session: int = 0
 
 
 class Cancel(_Message):
@@ -59,10 +63,11 @@ class Failed(_Message):
 
 
 class KvArrived(_Message):
-    """A to B: the KV of a transfer is complete. It holds the blocks `hashes`, on top of a prefix ending in `base`.
+    """A to B: the KV of a transfer is complete. It holds the blocks `path`, on top of the block `base`.
 
-    `needs`: transfers that carry parts of that prefix. `mode`: `decode` (start, continuing from `ids`), `hold` (wait
-    for the hand-off) or `cache` (nobody waits for it). `started_s` is when A began to send, model time.
+    `needs`: transfers that carry parts of what it stands on. `mode`: `decode` (start, continuing from `ids`), `hold`
+    (wait for the hand-off) or `cache` (nobody waits for it). `started_s` is when A began to send, model time.
+    `instance`: of MD, where each has a cache of its own; -1: any.
     """
 
     rid: int
@@ -70,15 +75,17 @@ class KvArrived(_Message):
     mode: str
     seed: int
     max_tokens: int
+    prompt_tokens: int
     cached_tokens: int
     pipeline: str
     started_s: float
     kv_bytes: int
     wire_bytes: int
     needs: list[int]
-    base: int | None
-    hashes: list[int]
-    ids: list[int]
+    base: tuple[int, int] | None
+    path: list[tuple[int, int, int]]
+    ids: bytes
+    instance: int = -1
 
 
 class Ready(_Message):
@@ -89,10 +96,40 @@ class Ready(_Message):
 
 
 class HandOff(_Message):
-    """A to B: the ids that RLD has produced; B recomputes their KV and goes on."""
+    """A to B: ids that RLD has produced, from index `first` on, two bytes each; B recomputes their KV.
+
+    `final`: RLD has stopped, and B goes on from them. Otherwise RLD goes on, and B says when it is done (`Extended`).
+    `kv_bytes` above 0: their KV came along as `transfer`, and nothing is recomputed.
+    """
 
     rid: int
-    ids: list[int]
+    first: int
+    ids: bytes
+    final: bool
+    mode: str
+    round: int
+    kv_bytes: int = 0
+    transfer: int = 0
+
+
+class Took(_Message):
+    """B to A: the final ids of a request are here (or nobody waits for it any more)."""
+
+    rid: int
+
+
+class Extended(_Message):
+    """B to A: the KV of the ids sent so far is recomputed."""
+
+    rid: int
+
+
+class Evict(_Message):
+    """A to B: blocks of an owner from a position on leave the cache of an MD instance. On the KV connection."""
+
+    instance: int
+    owner: int
+    stop: int
 
 
 class Drop(_Message):
@@ -121,7 +158,22 @@ class Stats(_Message):
 
 
 Message = (
-    Hello | Submit | Cancel | Tokens | Finish | Failed | KvArrived | Ready | HandOff | Drop | Gone | AskStats | Stats
+    Hello
+    | Submit
+    | Cancel
+    | Tokens
+    | Finish
+    | Failed
+    | KvArrived
+    | Ready
+    | HandOff
+    | Took
+    | Extended
+    | Evict
+    | Drop
+    | Gone
+    | AskStats
+    | Stats
 )
 FRAME_BYTES = 8  # two lengths before each message: its own and that of the filler after it
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     Ids = npt.NDArray[np.int64]
 
 MAX_TOKENS = 1_000_000
-_MESSAGE_TOKENS, _REPLY_TOKENS = 7, 3  # a chat template's constant part: around each message, and before the reply
+CHAT_HEAD_TOKENS, CHAT_TAIL_TOKENS = 7, 3  # a chat template's constant part: around each message, and before the reply
 _DEFAULT_TOKENS = {False: 16, True: 256}  # /v1/completions as OpenAI documents it; chat: ours
 
 
@@ -120,11 +120,11 @@ def _chat_ids(messages: Sequence[_Message]) -> Ids:
         raise BadRequest("messages is empty")
     ids: list[int] = []
     for message in messages:
-        ids += _template(message.role, _MESSAGE_TOKENS)
+        ids += _template(message.role, CHAT_HEAD_TOKENS)
         ids += words_to_ids(_content(message))
     import numpy as np
 
-    return np.array(ids + _template("reply", _REPLY_TOKENS), dtype=np.int64)
+    return np.array(ids + _template("reply", CHAT_TAIL_TOKENS), dtype=np.int64)
 
 
 def _content(message: _Message) -> str:

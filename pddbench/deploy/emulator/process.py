@@ -20,7 +20,7 @@ import msgspec
 from pddbench.deploy.emulator.cluster_a import ClusterA
 from pddbench.deploy.emulator.cluster_b import ClusterB
 from pddbench.deploy.emulator.liveclock import LiveClock
-from pddbench.deploy.emulator.messages import AskStats, Hello, KvArrived, Message, Stats
+from pddbench.deploy.emulator.messages import AskStats, HandOff, Hello, KvArrived, Message, Stats
 from pddbench.deploy.emulator.node import ProcessSpec, connect, figures, listen, lost
 from pddbench.deploy.emulator.spec import EmulatorSpec
 from pddbench.deploy.emulator.wire import Wire
@@ -34,7 +34,7 @@ class FilledLink:
     """The fluid link, with KV as real filler bytes (model bytes / `kv_scale`) in pace with it."""
 
     def __init__(self, spec: EmulatorSpec, clock: LiveClock, loop: asyncio.AbstractEventLoop) -> None:
-        self._fluid = FluidLink(spec.link, clock)
+        self._fluid = FluidLink(spec.link, clock, spec.kv_flows, spec.kv_warm)
         self._scale, self._loop = spec.kv_scale, loop
         self._filled: dict[int, tuple[int, int]] = {}  # transfer -> (filler bytes sent, of how many)
         self._pumping = False
@@ -42,6 +42,7 @@ class FilledLink:
         self.wire_bytes: dict[int, int] = {}  # of transfers that have arrived, until they are announced
         self.sent_wire_bytes = 0
         self.predict_s, self.remaining_s = self._fluid.predict_s, self._fluid.remaining_s
+        self.sent_bytes = self._fluid.sent_bytes
 
     def send(self, flow_id: int, n_bytes: float, on_arrived: Callable[[], None]) -> None:
         """See `wan.fluid.FluidLink.send`."""
@@ -55,6 +56,10 @@ class FilledLink:
         """See `wan.fluid.FluidLink.cancel`."""
         self._fluid.cancel(flow_id)
         self._filled.pop(flow_id, None)
+
+    def taken_wire_bytes(self, transfer: int) -> int:
+        """Filler bytes of a transfer that has arrived (its second flow has the negative number); forgotten by this."""
+        return self.wire_bytes.pop(transfer, 0) + self.wire_bytes.pop(-transfer, 0)
 
     def _pump(self) -> None:
         for flow_id, (_, total) in list(self._filled.items()):
@@ -119,7 +124,9 @@ class ProcessA:
         """On the KV connection, behind the filler that stands for the KV."""
         assert self._link is not None and self._link.wire is not None
         if isinstance(message, KvArrived):
-            message.wire_bytes = self._link.wire_bytes.pop(message.transfer)
+            message.wire_bytes = self._link.taken_wire_bytes(message.transfer)
+        elif isinstance(message, HandOff):
+            self._link.taken_wire_bytes(message.transfer)
         self._link.wire.send(message)
 
     def _figures(self) -> dict[str, float]:

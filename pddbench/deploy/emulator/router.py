@@ -11,7 +11,7 @@ import msgspec
 from aiohttp import web
 
 from pddbench.deploy.emulator import openai
-from pddbench.deploy.emulator.blocks import block_hashes
+from pddbench.deploy.emulator.blocks import PathBook, block_hashes
 from pddbench.deploy.emulator.live import Live
 from pddbench.deploy.emulator.liveclock import LiveClock
 from pddbench.deploy.emulator.messages import AskStats, Cancel, Failed, Finish, Message, Stats, Submit, Tokens
@@ -42,6 +42,7 @@ class RouterProcess:
         self._tokens: Counter[str] = Counter()
         self._pipelines: Counter[str] = Counter()
         self._parse_s = 0.0
+        self._book = PathBook()
 
     async def start(self) -> int:
         """Connect to the clusters and serve HTTP; returns the port."""
@@ -112,7 +113,8 @@ class RouterProcess:
         self._rids += 1
         rid, created = self._rids, int(time.time())
         hashes, seed = block_hashes(request.ids, self._deployment.block_tokens)
-        submit = Submit(rid, seed, len(request.ids), request.max_tokens, hashes)
+        path = self._book.path(hashes)
+        submit = Submit(rid, seed, len(request.ids), request.max_tokens, path, path[0][0] if path else 0)
         reply_id = f"{'chatcmpl' if chat else 'cmpl'}-{rid}"
         chunks = openai.Chunks(request, reply_id, self._deployment.served_model, created)
         done: asyncio.Future[None] = self._loop.create_future()

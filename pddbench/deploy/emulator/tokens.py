@@ -49,6 +49,19 @@ def expected_tokens(seed: int, n: int) -> list[int]:
     return [chain.next() for _ in range(n)]
 
 
+ID_BYTES = 2  # of a token id on the wire: the vocabulary is 2^16
+
+
+def pack(ids: Sequence[int]) -> bytes:
+    """Token ids as they are handed over."""
+    return b"".join(token.to_bytes(ID_BYTES, "little") for token in ids)
+
+
+def unpack(raw: bytes) -> list[int]:
+    """Token ids from what was handed over."""
+    return [int.from_bytes(raw[at : at + ID_BYTES], "little") for at in range(0, len(raw), ID_BYTES)]
+
+
 def word(token: int) -> str:
     """A token's text: a space and one word."""
     return f" w{token:x}"
