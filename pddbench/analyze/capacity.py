@@ -24,6 +24,7 @@ LEAST_RUNS = 4  # below that no interval
 _SLOPE_PRIOR = 10.0  # centre of the weak log-normal prior on b: an e-fold of odds for 10% more load
 _SLOPE_WIDTH = 2.0  # its standard deviation on the log scale: a factor of 7 either way
 _LOCAL = 0.25  # runs within this log distance of the knee (or 2.5 e-folds of the odds) are fitted
+_FLAT = 0.03  # attainment that differs by less over a fourfold range of low rates does not depend on load
 _COARSE = 4  # runs that halve the bracket before the fit decides
 
 
@@ -217,13 +218,19 @@ def next_rate(points: Sequence[RunPoint], target: float, start: float) -> float:
 
 
 def finished(points: Sequence[RunPoint], found: Estimate, half_width: float, budget: int) -> str | None:
-    """Why the search stops: the half-width asked for, or the budget of runs; None: go on.
+    """Why the search stops: half-width reached, no load at which the target is met, or budget; None: go on.
 
     An interval that is narrow by luck would end the search just when it is wrong, so it must have been as narrow
     before the last run too.
     """
     if found.half_width <= half_width and estimate(points[:-1], found.target).half_width <= half_width:
         return f"half-width {100 * found.half_width:.2g}% ≤ {100 * half_width:g}%"
+    target = found.target
+    low = sorted(points, key=lambda one: one.rate)[:3]
+    if len(low) == 3 and all(p.attainment < target for p in points) and low[0].rate * 4 <= low[2].rate:
+        shares = [point.attainment for point in low]
+        if max(shares) - min(shares) < _FLAT:
+            return f"misses the target at any load: {100 * shares[0]:.3g}% at {low[0].rate:.3g}/s, no better than above"
     if len(points) >= budget:
         return f"budget of {budget} runs used up"
     return None

@@ -78,6 +78,7 @@ def chunk_runs_table(events: Sequence[ChunkRuns], arm: str, repeat: int) -> pa.T
             chunks, pa.array(_flat([event.chunk_tokens for event in events], np.int32))
         ),
         "stage": pa.ListArray.from_arrays(chunks, stage),
+        "text_crc": pa.nulls(len(events), pa.list_(pa.int32())),  # no token was made
     }
     return pa.table({name: columns[name] for name in schema.names}, schema=schema)
 

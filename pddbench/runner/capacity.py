@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -18,6 +17,9 @@ from pddbench.runner import manifest
 from pddbench.runner.order import fresh_salts
 from pddbench.runner.prepare import Prepared, prepare
 from pddbench.workload.experiment import Arm, Experiment
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 FILE = "capacity.json"
 _SPARE_SIGMAS = 3.0  # Poisson arrivals: that many deviations of sessions more than expected, so that load never ends
@@ -126,14 +128,11 @@ class Runs:
         one.check = {}
         prepared = self._one(one, arm)
         prepared.plan = make_plan(cycled(prepared.trace, sessions), work)
+        if self._options.simulated:
+            return self._simulated(prepared, rate, sessions), None
         folder = self._folder / "runs" / f"{arm.name}-{number}"
         code = self._execute(prepared, folder)
-        if code is not None:
-            return None, code
-        point = self._read(folder, rate, sessions, work.seed)
-        if self._options.simulated:
-            shutil.rmtree(folder)
-        return point, None
+        return (self._read(folder, rate, sessions, work.seed), None) if code is None else (None, code)
 
     def _one(self, experiment: Experiment, arm: Arm) -> Prepared:
         """The experiment with one arm, ready to run; the trace is read once."""
@@ -142,43 +141,58 @@ class Runs:
             return prepare(experiment, "model" if self._options.simulated else self._options.wan)
         return replace(self._base, experiment=experiment, arms=setups)
 
+    def _simulated(self, prepared: Prepared, rate: float, sessions: int) -> Point:
+        """A run in virtual time, in memory."""
+        from pddbench.analyze.metrics import request_metrics
+        from pddbench.runner.simulate import simulate_frame
+
+        experiment = prepared.experiment
+        rows = request_metrics(simulate_frame(experiment, plan=prepared.plan), objectives(experiment))
+        return self._point(rows[rows["phase"] == "measure"], rate, sessions, experiment.workload.seed, [])
+
     def _execute(self, prepared: Prepared, folder: Path) -> int | None:
         from pddbench.runner.conduct import make_folder
-        from pddbench.runner.execute import execute, execute_simulated
-        from pddbench.runner.simulate import simulated_salts
+        from pddbench.runner.execute import execute
 
         make_folder(folder, force=True)
-        simulated = self._options.simulated
-        work = prepared.experiment.workload
-        salts = simulated_salts(1, work.seed) if simulated else fresh_salts(1)
-        facts: dict[str, Any] = manifest.build(prepared, salts) | {"simulated": simulated}
+        salts = fresh_salts(1)
+        facts: dict[str, Any] = manifest.build(prepared, salts)
         manifest.write(folder, facts)
-        code = (execute_simulated if simulated else execute)(prepared, folder, facts, salts, quiet=True)
+        code = execute(prepared, folder, facts, salts, quiet=True)
         facts["finished_utc"] = manifest.utc_now()
         manifest.write(folder, facts)
         return code
 
     def _read(self, folder: Path, rate: float, sessions: int, seed: int) -> Point:
-        """Requests due after the warm-up and before arrivals end, in order of time; failures are not good."""
+        """A finished run folder as a point, with the trust rules it broke."""
         from pddbench.analyze import trust
         from pddbench.analyze.dataset import Dataset
         from pddbench.runfolder.load import load
 
         data = Dataset(load(folder))
         (part,) = data.arms.values()
-        rows = part.rows.sort_values("due_s", kind="stable")
-        if not rows["ok"].any() and not self._options.simulated:
+        if not part.rows["ok"].any():
             raise WorldError(f"{folder}: no request succeeded at {rate:g}/s: see `pddbench report {folder}`")
+        invalid = [f.rule for f in trust.findings(data) if f.level == "invalid" and f.rule not in _EXPECTED]
+        return self._point(part.rows, rate, sessions, seed, invalid)
+
+    def _point(self, rows: pd.DataFrame, rate: float, sessions: int, seed: int, invalid: list[str]) -> Point:
+        """Requests due after the warm-up and before arrivals end, in order of time; failures are not good."""
+        rows = rows.sort_values("due_s", kind="stable")
         begin = self._options.warmup_s
         inside = (rows["due_s"] >= begin) & (rows["due_s"] < begin + self.run_s)
         never = rows["due_s"].isna()  # never due: their parents did not end; they count as missed
         point = search.point_of(rate, rows["good"][inside | never].to_numpy(dtype=bool))
         if not sum(point.total):
             raise InputError(f"no request is due in {self.run_s:g} s after the warm-up at {rate:g}/s: longer --run-s")
-        invalid = [f.rule for f in trust.findings(data) if f.level == "invalid" and f.rule not in _EXPECTED]
         per_session = len(rows) / max(1, rows["session_id"].nunique())
         return Point(rate=rate, good=list(point.good), total=list(point.total), sessions=sessions, seed=seed,
                      requests_a_session=per_session, invalid=sorted(set(invalid)))  # fmt: skip
+
+
+def objectives(experiment: Experiment) -> dict[str, float]:
+    """The objectives given, in milliseconds."""
+    return {key: value for key, value in msgspec.to_builtins(experiment.slo).items() if value is not None}
 
 
 def session_duration_s(prepared: Prepared) -> float:

@@ -15,7 +15,7 @@ from pddbench import exitcodes
 from pddbench.analyze import money
 from pddbench.errors import InputError
 from pddbench.runner import consent
-from pddbench.runner.capacity import FILE, ArmSearch, Runs, SearchOptions, State, judge, search_arm
+from pddbench.runner.capacity import FILE, ArmSearch, Runs, SearchOptions, State, judge, objectives, search_arm
 from pddbench.workload.experiment import Arm, Experiment, Role
 
 
@@ -111,7 +111,7 @@ def _new_state(experiment: Experiment, options: SearchOptions, runs: Runs) -> St
         budget=options.budget,
         warmup_s=options.warmup_s,
         run_s=runs.run_s,
-        slo={k: v for k, v in msgspec.to_builtins(experiment.slo).items() if v is not None},
+        slo=objectives(experiment),
         currency=experiment.cost.currency,
         seed=experiment.workload.seed,
     )

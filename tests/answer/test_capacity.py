@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from pddbench.analyze import capacity
-from pddbench.analyze.capacity import Estimate, RunPoint, estimate, isotonic, next_rate, point_of, ratio
+from pddbench.analyze.capacity import Estimate, RunPoint, estimate, finished, isotonic, next_rate, point_of, ratio
 from pddbench.cli import cli
 from pddbench.trace.canonical import write_trace
 from pddbench.trace.model import Header, Row, Trace
@@ -52,6 +52,13 @@ def test_nothing_is_said_without_a_knee_between_the_runs():
     assert next_rate(runs((1, 1.0)), 0.9, 1.0) == 2.0
     assert next_rate(runs((1, 0.1)), 0.9, 1.0) == 0.5
     assert estimate(runs((1, 1.0), (2, 0.0)), 0.9).why == "2 runs < 4"
+
+
+def test_an_arm_that_misses_at_any_load_is_said_to(tmp_path):
+    """Halving the rate for ever would end in two lucky requests and a capacity of nothing with an interval."""
+    points = runs((1.0, 0.8), (0.5, 0.81), (0.25, 0.8))
+    assert "misses the target at any load" in finished(points, estimate(points, 0.9), 0.05, 16)
+    assert finished(runs((1.0, 0.2), (0.5, 0.5), (0.25, 0.8)), estimate(points, 0.9), 0.05, 16) is None
 
 
 def test_isotonic_pools_neighbours():
