@@ -231,6 +231,8 @@ class ArmData:
         code = np.full(len(self.gaps.start), -1, dtype=np.int64)
         code[self.rows.index.to_numpy()] = self.code
         mask = code[self.gaps.row] >= 0
+        if name in ("itl_rld", "itl_md"):
+            mask &= self._seam[self.gaps.row] >= 0  # nothing is unknown of replies that were never handed over
         if name == "icl":
             return Values(self.gaps.gap_s[mask], code[self.gaps.row[mask]], len(self.sessions))
         unknown = float((~(self.gaps.tokens[mask] >= 1)).mean()) if mask.any() else 0.0

@@ -14,9 +14,11 @@ import msgspec
 from pddbench import __version__, exitcodes
 from pddbench.analyze import counters, hits, own_lag, registry, trust, trust_timing, window
 from pddbench.analyze.dataset import Dataset
+from pddbench.analyze.exactness import Exactness, exactness
 from pddbench.analyze.finding import Finding
 from pddbench.analyze.intervals import Figure, number
 from pddbench.analyze.quantiles import sorted_quantile
+from pddbench.analyze.seam_summary import SeamSummary, seam_summaries
 from pddbench.analyze.window import Mix
 from pddbench.text import printable
 from pddbench.wan import words
@@ -64,6 +66,7 @@ class ArmSummary(msgspec.Struct, kw_only=True):
     observed: dict[str, Figure]
     buckets: list[Bucket]
     mix: list[Mix] = []
+    seams: SeamSummary | None = None
 
 
 class PairBucket(msgspec.Struct, kw_only=True):
@@ -87,6 +90,7 @@ class PairSummary(msgspec.Struct, kw_only=True):
     differences: dict[str, Figure]
     by_request: dict[str, Figure]
     lowest_bucket: PairBucket | None
+    exactness: Exactness | None = None
 
 
 class RunFacts(msgspec.Struct, kw_only=True):
@@ -148,6 +152,8 @@ def build(data: Dataset, allow: Collection[str] = ()) -> Summary:
     manifest = data.run.manifest
     found = trust.findings(data, [*(manifest.get("allow") or []), *allow])
     arms = {name: _arm(data, name, part) for name, part in data.arms.items()}
+    for name, seams in seam_summaries(data).items():
+        arms[name].seams = seams
     first, *others = data.arms or [""]
     return Summary(
         schema_version=SCHEMA_VERSION,
@@ -156,7 +162,7 @@ def build(data: Dataset, allow: Collection[str] = ()) -> Summary:
         verdict=_verdict(arms, found, bool(manifest.get("partial"))),
         exit_code=exitcodes.worst(_codes(arms, found)),
         arms=arms,
-        paired={other: pair_summary(data.pair(first, other), first) for other in others},
+        paired={other: _paired(data, first, other) for other in others},
         findings=found,
     )
 
@@ -263,6 +269,14 @@ def _buckets(part: ArmData) -> list[Bucket]:
         inside = bucket == i
         kept = figures(part.subset(inside), _BUCKET_KEYS) if inside.any() else {}
         out.append(Bucket(bucket=name, requests=int(inside.sum()), figures=kept))
+    return out
+
+
+def _paired(data: Dataset, first: str, other: str) -> PairSummary:
+    """The comparison of two arms of this run."""
+    pair = data.pair(first, other)
+    out = pair_summary(pair, first)
+    out.exactness = exactness(data, first, other, pair)
     return out
 
 

@@ -30,6 +30,8 @@ _COMMANDS = {
     "report": ("pddbench.cli.report:report", "Print the table of a run again; write report.html and CI files."),
     "compare": ("pddbench.cli.compare:compare", "Compare two runs, or two arms of them."),
     "check": ("pddbench.cli.check:check", "Check a finished run against thresholds (exit 99 on a breach)."),
+    "capacity": ("pddbench.cli.capacity:capacity", "Find the largest load at which each arm meets its objectives."),
+    "feasibility": ("pddbench.cli.feasibility:feasibility", "Compare the KV of prompts with a line: does it fit?"),
     "recover": ("pddbench.cli.recover:recover", "Finish the run folder of a run that was killed."),
     "init": ("pddbench.cli.init:init", "Write an experiment file with comments, to start from."),
     "doctor": ("pddbench.cli.doctor:doctor", "Say what will and will not work on this machine, and what to do."),

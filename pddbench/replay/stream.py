@@ -8,6 +8,7 @@ usage, never by chunks. A stream without a finish reason is `truncated`, and wha
 from __future__ import annotations
 
 import hashlib
+import zlib
 from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
@@ -34,6 +35,7 @@ Ending = Literal["eof", "broken", "connection", "timeout", "cancelled", "too_lar
 
 _MAX_INT32 = 2**31 - 1
 _MAX_INT64 = 2**63 - 1
+CRC_BYTES = 64
 _REFUSED_FINISH = ("error", "abort")
 
 
@@ -88,6 +90,7 @@ class StreamResult(msgspec.Struct):
     kv_wan_wire_bytes: int | None = None
     kv_wan_ns: int | None = None
     output_sha256: str | None = None
+    text_crc: list[int] = msgspec.field(default_factory=list)
     token_ns: list[int] = msgspec.field(default_factory=list)
     chunk_tokens: list[int | None] = msgspec.field(default_factory=list)
     stage: list[str | None] = msgspec.field(default_factory=list)
@@ -271,7 +274,8 @@ class _Reader:
             first = self._reads[self.token_reads[0]]
             result.kernel_first_token_ns, result.user_first_token_ns = kernel_ns(first), first[0]
             result.stamps = whose_stamps(self._reads, self.token_reads)
-            result.output_sha256 = self._output_sha256()
+            text = self._text()
+            result.output_sha256, result.text_crc = hashlib.sha256(text).hexdigest(), running_crc(text)
             _stamps(result)
         if any(stage is not None for stage in self.stage):
             result.stage = self.stage
@@ -288,9 +292,19 @@ class _Reader:
             return _steps(self.usage_so_far)
         return [None] * n
 
-    def _output_sha256(self) -> str:
+    def _text(self) -> bytes:
+        """The reply as UTF-8, choice by choice."""
         text = "".join("".join(self._texts[index]) for index in sorted(self._texts))
-        return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+        return text.encode("utf-8", "surrogatepass")
+
+
+def running_crc(text: bytes) -> list[int]:
+    """CRC-32 of the text's first 64, 128, … bytes and of all of it, signed 32-bit: equal as far as two texts are."""
+    marks, crc = [], 0
+    for start in range(0, len(text), CRC_BYTES):
+        crc = zlib.crc32(text[start : start + CRC_BYTES], crc)
+        marks.append(crc - (1 << 32) if crc >= 1 << 31 else crc)
+    return marks
 
 
 def kernel_ns(read: Read | RawRead) -> int | None:

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pddbench.analyze.money import NO_PRICE
-from pddbench.report import mix, own_error, rows, units
+from pddbench.report import answers, mix, own_error, rows, units
 from pddbench.text import printable
 from pddbench.wan.backends import PACKET_BACKENDS
 from pddbench.wan.words import measured_words, why
@@ -40,6 +40,8 @@ def render(summary: dict[str, Any], console: Console) -> None:
         _ok_only(console, summary, arms)
         _observed(console, summary, arms)
         _section(console, "TTFT from due P50 by planned hit, % (requests)", _buckets(summary, arms), arms)
+    for line in answers.seam_lines(summary):
+        console.print(Text(line))
     for arm, pair in summary["paired"].items():
         render_pair(console, arm, pair)
     _findings(console, summary)
@@ -268,6 +270,8 @@ def render_pair(console: Console, arm: str, pair: dict[str, Any]) -> None:
     ]
     body = [(label, cells) for label, cells in body if set(cells) != {"–"}]
     _section(console, title, body, ["P50", "P90", "P99"], header=True)
+    for line in answers.exactness_lines(arm, pair):
+        console.print(Text(line))
     if pair["lowest_bucket"]:
         console.print(_lowest(arm, against, pair["lowest_bucket"]))
 

@@ -24,6 +24,7 @@ class RequestEvents(msgspec.Struct):
     gaps_us: Any = ()
     chunk_tokens: Sequence[int | None] = ()
     stage: Sequence[str | None] = ()
+    text_crc: Sequence[int] = ()
 
 
 def gaps_of(token_ns: Sequence[int], speed: float = 1.0) -> npt.NDArray[np.int64]:
@@ -45,6 +46,7 @@ def events_table(events: Sequence[RequestEvents], arm: str, repeat: int) -> pa.T
         "gaps_us": _lists([event.gaps_us for event in events]),
         "chunk_tokens": _tokens([event.chunk_tokens for event in events]),
         "stage": pa.array([list(event.stage) for event in events], pa.list_(pa.string())),
+        "text_crc": _lists([event.text_crc for event in events]).cast(pa.list_(pa.int32())),
     }
     return pa.table({name: columns[name] for name in schema.names}, schema=schema)
 
@@ -82,6 +84,7 @@ def chunk_runs_table(events: Sequence[ChunkRuns], arm: str, repeat: int) -> pa.T
             chunks, pa.array(_flat([event.chunk_tokens for event in events], np.int32))
         ),
         "stage": pa.ListArray.from_arrays(chunks, stage),
+        "text_crc": pa.nulls(len(events), pa.list_(pa.int32())),  # no token was made
     }
     return pa.table({name: columns[name] for name in schema.names}, schema=schema)
 

@@ -177,7 +177,7 @@ class _Finisher:
         self._times.note(request.index, frames, result)
         self._sent(row, frames, result)
         event.gaps_us = gaps_of(result.token_ns, self._facts.speed)
-        event.chunk_tokens, event.stage = result.chunk_tokens, result.stage
+        event.chunk_tokens, event.stage, event.text_crc = result.chunk_tokens, result.stage, result.text_crc
         return row, event
 
     def _not_sent(self, row: dict[str, Any], frames: RequestFrames) -> None:

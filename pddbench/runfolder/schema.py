@@ -54,6 +54,7 @@ EVENTS: dict[str, str] = {
     "gaps_us": "list<int64>",  # gap before each token-bearing chunk after the first, microseconds
     "chunk_tokens": "list<int32>",  # tokens of each token-bearing chunk; null element where not known
     "stage": "list<string>",  # role that produced each chunk, where the endpoint says; else empty
+    "text_crc": "list<int32>",  # running CRC-32 of the reply (UTF-8) after every 64 bytes and at its end
 }
 
 SERVER: dict[str, str] = {

@@ -110,6 +110,7 @@ def _arm(setup: ArmSetup, prepared: Prepared) -> dict[str, Any]:
         "kv_scale": spec.kv_scale if spec else None,
         "roles": role_facts,
         "line": setup.arm.line,
+        "seam_free": setup.arm.seam_free,
         "cache_domain": redact_url(str(setup.facts["cache_domain"])) if setup.arm.base_url else setup.arm.name,
         "spec": msgspec.to_builtins(spec or mini),
         "preflight": None,

@@ -205,6 +205,7 @@ class Arm(Mechanisms):
     cost_per_mtok_input: float | None = None  # what a million input tokens cost there
     cost_per_mtok_output: float | None = None  # what a million output tokens cost there
     roles: dict[str, Role] = {}  # what is deployed, for the cost
+    seam_free: bool | None = None  # never hands a reply over: the control that blind seam detection is calibrated on
     line: bool | None = None  # whether the WAN line is part of this arm's cost; default: naive and pdd
     speed: float | None = None
     kv_scale: float | None = None

@@ -98,7 +98,9 @@ def _rows(r: Recipe, arm: str, repeat: int) -> tuple[Rows, Rows]:
                     "plan_sha256": f"{s}-{turn}", "body_sha256": f"{s}-{turn}-{repeat}"}  # fmt: skip
             for name in out:
                 out[name].append(row.get(name))
-            for name, value in zip(events, (row["request_id"], arm, repeat, gaps, [1] * r.tokens, stages), strict=True):
+            for name, value in zip(
+                events, (row["request_id"], arm, repeat, gaps, [1] * r.tokens, stages, []), strict=True
+            ):
                 events[name].append(value)
             now = row["end_ns"] + int(rng.exponential(1.0) * 1e9)
     return out, events

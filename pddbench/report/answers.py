@@ -1,0 +1,63 @@
+"""Answers in sentences: what the table says below its figures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from pddbench.report import units
+
+
+def figure_text(figure: dict[str, Any], signed: bool = False) -> str:
+    """A figure with its interval and unit, or why there is none."""
+    if figure["withheld"]:
+        return f"withheld ({figure['withheld']})"
+    scale, unit = units.pick([figure], figure["unit"])
+    return f"{units.cell(figure, scale, signed)} {unit}"
+
+
+def seconds_text(value: float) -> str:
+    """Seconds in the unit that reads best."""
+    scale, unit = units.pick([{"point": value, "low": None, "high": None}], "s")
+    return f"{units.plain(value / scale)} {unit}"
+
+
+def seam_lines(summary: dict[str, Any]) -> Iterator[str]:
+    """Seams found blind, or why none can be; silent where every arm reports its own or is alone."""
+    arms = {name: arm.get("seams") for name, arm in summary["arms"].items()}
+    for name, seams in arms.items():
+        if seams is None or seams["source"] in ("free", "reported") or len(arms) == 1:
+            continue
+        yield f"seams in {name}, from the gaps alone: " + _seams(seams)
+
+
+def _seams(seams: dict[str, Any]) -> str:
+    if seams["detectable_s"] is None:
+        return f"not detectable ({seams['why']})"
+    text = (
+        f"in {figure_text(seams['found'])} of {seams['streams']:,} replies"
+        f" (control {seams['control']}, {seams['control_streams']:,} replies; a stall is found reliably from"
+        f" {seconds_text(seams['detectable_s'])} on"
+    )
+    stall = seams["stall"].get("p50")
+    if stall is not None and not stall["withheld"]:
+        text += f"; stall P50 of those found {figure_text(stall)}"
+    return text + ")"
+
+
+def exactness_lines(arm: str, pair: dict[str, Any]) -> Iterator[str]:
+    """Whether both arms gave the same text."""
+    found = pair.get("exactness")
+    if found is None or (found["why"] and "not comparable" not in found["why"]):
+        return
+    if found["why"]:
+        yield f"texts of {arm} and {pair['against']}: {found['why']}"
+        return
+    text = f"texts of {arm} and {pair['against']}: {found['same']:,} of {found['compared']:,} the same to the byte"
+    if found["parts_at"]:
+        at, token = found["parts_at"]["p50"], found["parts_at_token"]["p50"]
+        if not at["withheld"]:
+            text += f"; half of the others part within {units.plain(units.value(at['point']) + 64)} bytes"
+        if not token["withheld"]:
+            text += f" (about token {units.plain(units.value(token['point']))})"
+    yield text

@@ -1,0 +1,256 @@
+"""`pddbench capacity`: runs at rates that the search asks for, one arm after the other, saved after every run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from pddbench.analyze import capacity as search
+from pddbench.analyze.capacity import Estimate, RunPoint
+from pddbench.errors import InputError, WorldError
+from pddbench.runner import manifest
+from pddbench.runner.order import fresh_salts
+from pddbench.runner.prepare import Prepared, prepare
+from pddbench.workload.experiment import Arm, Experiment
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FILE = "capacity.json"
+_SPARE_SIGMAS = 3.0  # Poisson arrivals: that many deviations of sessions more than expected, so that load never ends
+_EXPECTED = ("backlog",)  # above the knee a queue grows to the end: that is what the search looks for
+
+
+@dataclass(frozen=True)
+class SearchOptions:
+    """What to search for. `half_width` is a share of the rate, `budget` runs an arm, times in experiment seconds."""
+
+    target: float = 0.9
+    half_width: float = 0.05
+    budget: int = 16
+    warmup_s: float = 30.0
+    run_s: float | None = None
+    start_rate: float | None = None
+    simulated: bool = False
+    wan: str | None = None
+    quiet: bool = False
+
+
+class Point(msgspec.Struct, kw_only=True):
+    """A run of the search; `invalid` names broken trust rules, and such a run is not used."""
+
+    rate: float
+    good: list[int]
+    total: list[int]
+    sessions: int
+    seed: int
+    requests_a_session: float
+    invalid: list[str] = []
+
+
+class ArmSearch(msgspec.Struct, kw_only=True):
+    """An arm's runs and what they say; `stopped` is why the search ended, null while it goes on."""
+
+    points: list[Point] = []
+    estimate: Estimate | None = None
+    stopped: str | None = None
+    cost_per_hour: float | None = None
+    roles: dict[str, dict[str, Any]] = {}
+    unit: str = "sessions/s"
+
+
+class State(msgspec.Struct, kw_only=True):
+    """`capacity.json`: complete after every run, so that the search can be taken up again."""
+
+    schema_version: int = 1
+    name: str
+    config_sha256: str
+    measured: str  # live | emulated | simulated
+    target: float
+    half_width: float
+    budget: int
+    warmup_s: float
+    run_s: float
+    slo: dict[str, float]
+    currency: str
+    seed: int
+    arms: dict[str, ArmSearch] = {}
+
+
+def used(found: ArmSearch) -> list[RunPoint]:
+    """The runs that count."""
+    return [RunPoint(p.rate, tuple(p.good), tuple(p.total)) for p in found.points if not p.invalid]
+
+
+class Runs:
+    """Runs of one experiment at given rates."""
+
+    def __init__(self, experiment: Experiment, options: SearchOptions, folder: Path) -> None:
+        from pddbench.trace.read import read_trace
+
+        self._experiment, self._options, self._folder = experiment, options, folder
+        self._base = prepare(experiment, "model" if options.simulated else options.wan)
+        self._trace = read_trace(Path(experiment.workload.trace), experiment.workload.format)
+        self.run_s = options.run_s or max(120.0, 3 * session_duration_s(self._base))
+
+    @property
+    def base(self) -> Prepared:
+        """The experiment as it stands, all arms."""
+        return self._base
+
+    def start_rate(self) -> float:
+        """Where to begin: as asked, else the experiment's own rate, else that of its trace."""
+        if self._options.start_rate is not None:
+            return self._options.start_rate
+        own = self._experiment.workload.session_rate
+        if own is not None:
+            return own
+        starts = [r.start_s for r in self._trace.rows if r.start_s is not None and not r.parents]
+        span = max(starts) - min(starts) if len(starts) > 1 else 0.0
+        return len(starts) / span if span > 0 else 1.0
+
+    def at(self, arm: Arm, rate: float, number: int) -> tuple[Point | None, int | None]:
+        """Run `arm` at `rate`: its point, or None with the exit code of the signal that stopped it."""
+        from pddbench.workload.cycle import cycled
+        from pddbench.workload.plan import make_plan
+
+        length = self._options.warmup_s + self.run_s
+        expected = rate * length
+        sessions = max(2, math.ceil(expected + _SPARE_SIGMAS * math.sqrt(expected)))
+        one = msgspec.convert(msgspec.to_builtins(self._experiment), Experiment)
+        one.arm = [arm]
+        work = one.workload
+        work.arrival = "poisson" if work.arrival == "trace" else work.arrival
+        work.session_rate, work.repeats, work.time_scale = rate, 1, 1.0
+        work.seed = self._experiment.workload.seed * 1000 + number
+        one.check = {}
+        prepared = self._one(one, arm)
+        prepared.plan = make_plan(cycled(self._trace, sessions), work)
+        if self._options.simulated:
+            return self._simulated(prepared, rate, sessions), None
+        folder = self._folder / "runs" / f"{arm.name}-{number}"
+        code = self._execute(prepared, folder)
+        return (self._read(folder, rate, sessions, work.seed), None) if code is None else (None, code)
+
+    def _one(self, experiment: Experiment, arm: Arm) -> Prepared:
+        """The experiment with one arm, ready to run; the trace is read once."""
+        setups = [setup for setup in self._base.arms if setup.name == arm.name]
+        if not setups:
+            return prepare(experiment, "model" if self._options.simulated else self._options.wan)
+        return replace(self._base, experiment=experiment, arms=setups)
+
+    def _simulated(self, prepared: Prepared, rate: float, sessions: int) -> Point:
+        """A run in virtual time, in memory."""
+        from pddbench.analyze.metrics import request_metrics
+        from pddbench.runner.simulate import simulate_frame
+
+        experiment = prepared.experiment
+        rows = request_metrics(simulate_frame(experiment, plan=prepared.plan), objectives(experiment))
+        return self._point(rows[rows["phase"] == "measure"], rate, sessions, experiment.workload.seed, [])
+
+    def _execute(self, prepared: Prepared, folder: Path) -> int | None:
+        from pddbench.runner.conduct import make_folder
+        from pddbench.live.board import Announced
+        from pddbench.runner.execute import execute
+        from pddbench.runner.progress import Progress
+        from pddbench.runner.signals import catching
+
+        make_folder(folder, force=True)
+        salts = fresh_salts(1)
+        facts: dict[str, Any] = manifest.build(prepared, salts)
+        manifest.write(folder, facts)
+        silent = Progress(Announced("", prepared.order, len(prepared.plan.requests), 0.0), quiet=True)
+        with catching() as stop:
+            execute(prepared, folder, facts, salts, stop, silent)
+        facts["finished_utc"] = manifest.utc_now()
+        manifest.write(folder, facts)
+        return stop.exit_code
+
+    def _read(self, folder: Path, rate: float, sessions: int, seed: int) -> Point:
+        """A finished run folder as a point, with the trust rules it broke."""
+        from pddbench.analyze import trust
+        from pddbench.analyze.dataset import Dataset
+        from pddbench.runfolder.load import load
+
+        data = Dataset(load(folder))
+        (part,) = data.arms.values()
+        if not part.rows["ok"].any():
+            raise WorldError(f"{folder}: no request succeeded at {rate:g}/s: see `pddbench report {folder}`")
+        invalid = [f.rule for f in trust.findings(data) if f.level == "invalid" and f.rule not in _EXPECTED]
+        return self._point(part.rows, rate, sessions, seed, invalid)
+
+    def _point(self, rows: pd.DataFrame, rate: float, sessions: int, seed: int, invalid: list[str]) -> Point:
+        """Requests due after the warm-up and before arrivals end, in order of time; failures are not good."""
+        rows = rows.sort_values("due_s", kind="stable")
+        begin = self._options.warmup_s
+        inside = (rows["due_s"] >= begin) & (rows["due_s"] < begin + self.run_s)
+        never = rows["due_s"].isna()  # never due: their parents did not end; they count as missed
+        point = search.point_of(rate, rows["good"][inside | never].to_numpy(dtype=bool))
+        if not sum(point.total):
+            raise InputError(f"no request is due in {self.run_s:g} s after the warm-up at {rate:g}/s: longer --run-s")
+        per_session = len(rows) / max(1, rows["session_id"].nunique())
+        return Point(rate=rate, good=list(point.good), total=list(point.total), sessions=sessions, seed=seed,
+                     requests_a_session=per_session, invalid=sorted(set(invalid)))  # fmt: skip
+
+
+def objectives(experiment: Experiment) -> dict[str, float]:
+    """The objectives given, in milliseconds."""
+    return {key: value for key, value in msgspec.to_builtins(experiment.slo).items() if value is not None}
+
+
+def session_duration_s(prepared: Prepared) -> float:
+    """Median of the planned durations of sessions: think and tool times, without service."""
+    import numpy as np
+
+    total: dict[str, int] = {}
+    for request in prepared.plan.requests:
+        if request.phase == "measure":
+            total[request.session_id] = total.get(request.session_id, 0) + request.gap_ns
+    return float(np.median(list(total.values()))) / 1e9 if total else 0.0
+
+
+def search_arm(
+    runs: Runs, arm: Arm, found: ArmSearch, options: SearchOptions, saved: Callable[[], None],
+    said: Callable[[str], None] = lambda line: None,
+) -> int | None:  # fmt: skip
+    """Run until half-width or budget; a signal's exit code if one came. `saved` is called after every run."""
+    start = runs.start_rate()
+    while found.stopped is None:
+        rate = search.next_rate(used(found), options.target, start)
+        point, code = runs.at(arm, rate, len(found.points) + 1)
+        if point is None:
+            return code
+        found.points.append(point)
+        judge(found, options)
+        said(_progress(arm.name, point, found))
+        saved()
+    return None
+
+
+def judge(found: ArmSearch, options: SearchOptions) -> None:
+    """Estimate anew and say whether the search is over."""
+    points = used(found)
+    found.estimate = search.estimate(points, options.target) if points else None
+    last = [point.invalid for point in found.points[-3:]]
+    if len(last) == 3 and all(last):
+        found.stopped = f"three runs in a row were invalid ({', '.join(last[-1])})"
+    elif len(found.points) >= options.budget:
+        found.stopped = f"budget of {options.budget} runs used up"
+    elif found.estimate is not None:
+        found.stopped = search.finished(points, found.estimate, options.half_width, options.budget)
+
+
+def _progress(arm: str, point: Point, found: ArmSearch) -> str:
+    share = 100 * sum(point.good) / max(1, sum(point.total))
+    text = f"{arm}: run {len(found.points)} at {point.rate:.4g}/s: {share:.3g}% of {sum(point.total):,} requests good"
+    if point.invalid:
+        return f"{text}, not used (invalid: {', '.join(point.invalid)})"
+    now = found.estimate
+    if now is not None and now.rate is not None:
+        text += f"; capacity {now.rate:.4g}/s ± {100 * now.half_width:.2g}%"
+    return text
