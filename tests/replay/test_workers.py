@@ -18,7 +18,6 @@ from replay_server import stream, truth_server
 from replay_streams import last, text
 
 from pddbench.errors import InputError, WorldError
-from pddbench.replay.counts import Counts
 from pddbench.replay.engine import ReplayJob, replay
 from pddbench.replay.exchange import Target
 from pddbench.replay.split import share_of_places, share_of_rate, split_sessions, usable_workers
@@ -31,7 +30,7 @@ from pddbench.runner.writer import WriterSettings, make_writer
 
 WRITER = WriterSettings(
     model="m", chat=False, token_ids=True, fields={"ignore_eos": True}, limit_field="max_tokens", min_tokens=False,
-    words=(), overhead_tokens=0, token_id_range=(1000, 30000),
+    words=(), overhead_tokens=0, turn_overhead_tokens=0, token_id_range=(1000, 30000),
 )  # fmt: skip
 SAME = ["request_id", "outcome", "error", "body_sha256", "output_sha256", "chunks", "prompt_tokens", "http_status",
         "completion_tokens", "finish_reason", "plan_sha256", "cached_tokens_ceiling", "phase"]  # fmt: skip
@@ -104,11 +103,15 @@ async def test_two_workers_give_the_rows_of_one(tmp_path):
     """Without it more workers could mean other bytes, lost requests, turns that wait for nobody, or two clocks."""
     the_plan = sessions(6)
     one, two = folder_of(tmp_path / "one", the_plan), folder_of(tmp_path / "two", the_plan)
-    seen_counts: list[Counts] = []
+    opened: list[tuple[int, bool]] = []
+
+    def note(worker: int) -> None:
+        opened.append((worker, finish.spool_path(two, "a", 1, worker).exists()))
+
     async with truth_server(reply) as server:
         await here(the_plan, one, server.url)
         first = len(server.seen)
-        end = await replay_by_workers(jobs(two, server.url, 2), seen_counts.append, asyncio.Event())
+        end = await replay_by_workers(jobs(two, server.url, 2), note, asyncio.Event())
         by_workers = server.seen[first:]
     a, b = rows_of(one), rows_of(two)
     pd.testing.assert_frame_equal(a[SAME], b[SAME])
@@ -120,7 +123,7 @@ async def test_two_workers_give_the_rows_of_one(tmp_path):
     assert roots["scheduled_ns"].tolist() == [s * 20 * MS for s in range(6)], "one t0 for all"
     assert (b.loc[b["kind"] == "prime", "end_ns"] < 0).all(), "what comes before the start has ended by then"
     assert end.status == "complete" and end.counts.done == 15
-    assert seen_counts[-1].done == 15 and seen_counts[-1].planned == 15
+    assert sorted(opened) == [(0, True), (1, True)], "who watches the run can open every spool"
     health = pd.read_parquet(two / "health", dtype_backend="pyarrow")
     assert set(health["worker"]) == {0, 1}
 
