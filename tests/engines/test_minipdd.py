@@ -22,6 +22,7 @@ pytestmark = pytest.mark.slow
 
 HAND_OFFS = 26  # of each mode
 ONE_WAY_MS = 5.0
+LONG_TOKENS = 500  # long enough that the KV arrives before RLD is through
 EXPERIMENT = """
 name = "mini"
 [workload]
@@ -97,9 +98,9 @@ def three_arms(tmp_path_factory):
     """A run of all three arms over a link of packets; one answer a session is long enough to be handed over."""
     require("xllamacpp")
     folder = tmp_path_factory.mktemp("mini")
-    rows = small_rows(3, gap_s=0.05, tokens=300, start_gap_s=0.1, output=20)
+    rows = small_rows(3, turns=2, gap_s=0.05, tokens=300, start_gap_s=0.1, output=20)
     for row in rows:
-        row["output_tokens"] = 600 if row["turn"] == 2 else 20
+        row["output_tokens"] = LONG_TOKENS if row["turn"] == 1 else 20
     write_trace(folder / "small.trace.jsonl", rows)
     (folder / "mini.toml").write_text(EXPERIMENT.format(one_way_ms=ONE_WAY_MS))
     done = pddbench("run", folder / "mini.toml", "--wan", "tun", "--out", folder / "run", "--allow", "throttle", *BUSY)
@@ -121,7 +122,7 @@ def test_same_tokens_in_all_arms(three_arms):
     for arm in ("baseline", "naive", "pdd"):
         server = three_arms.server
         checked = server[(server["arm"] == arm) & (server["process"] == "exactness")].set_index("metric")["value"]
-        assert checked["replies"] == 10 and checked["differing"] == 0  # the preflight too
+        assert checked["replies"] == 7 and checked["differing"] == 0  # the preflight too
         assert three_arms.manifest["arms"][arm]["started"]["why_inexact"] == ""
 
 
@@ -138,7 +139,7 @@ def test_served_hits_are_the_planned_ones(three_arms):
     """P's cache is a real one: what it served must be what the trace's tree says, to the token."""
     rows = three_arms.requests
     assert (rows["cached_tokens"] == rows["cached_tokens_planned"]).all()
-    assert rows["cached_tokens_planned"].sum() > 3 * 1500
+    assert rows["cached_tokens_planned"].sum() > 3 * 1000
     assert (rows["prompt_tokens"] == rows["input_tokens_planned"]).all()
 
 
@@ -163,7 +164,7 @@ def test_seam_is_annotated_where_it_is(three_arms):
     for row in handed.itertuples():
         token = int(row.handoff_token)
         assert list(row.stage).index("md") == token and row.tokens_rld == token
-        assert row.tokens_md == 600 - token
+        assert row.tokens_md == LONG_TOKENS - token
         assert token == 0 or row.gaps_us[token - 1] >= 2 * ONE_WAY_MS * 1e3
     # A seam sought blind, from the gaps alone, belongs here: it must be found at the same token.
 
