@@ -15,7 +15,7 @@ def exact(data: Dataset) -> Iterator[Finding]:
     """Tokens that differ from those of a single process: the hand-off lost, doubled or changed something."""
     for arm in data.arms:
         facts = data.arm_facts(arm)
-        if facts.get("engine"):
+        if facts.get("engine") and not data.arms[arm].rows.empty:
             started = facts.get("started") or {}
             yield from _of(arm, _counts(data, arm), str(started.get("why_inexact") or ""))
 

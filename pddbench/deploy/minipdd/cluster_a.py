@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from pddbench.deploy.minipdd.contexts import Context, Contexts
+from pddbench.deploy.minipdd.contexts import Context, Contexts, Ids
 from pddbench.deploy.minipdd.line import Line
 from pddbench.deploy.minipdd.llama import EngineError, Generation, Llama
 from pddbench.deploy.minipdd.messages import (
@@ -103,10 +103,15 @@ class ClusterA:
                 with self.contexts.pinned(donor):
                     await prefill.restore(slot, donor.name)
             job.cached_tokens = (await prefill.prefill(job.ids, slot)).cached_tokens
-            name = self.contexts.new_name()
-            context = self.contexts.add(name, ids, await prefill.save(slot, name))
+            # a client that leaves now must not leave a file behind that nobody knows
+            context = await asyncio.shield(asyncio.ensure_future(self._kept(ids, slot)))
         with self.contexts.pinned(context):
             yield context
+
+    async def _kept(self, ids: Ids, slot: int) -> Context:
+        """What is in a slot of P, as a file of its prefix cache."""
+        name = self.contexts.new_name()
+        return self.contexts.add(name, ids, await self._engines["P"].save(slot, name))
 
     def _soon(self, context: Context) -> bool:
         """Whether the KV is predicted to be at MD so soon that RLD is not needed."""

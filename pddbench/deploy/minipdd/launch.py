@@ -208,6 +208,7 @@ class MiniDeployment:
         return spec | {
             "engine": "llamacpp",
             "base_url": self.base_url,
+            "folder": str(self._folder),
             "promises_exactness": self.spec.promises_exactness,
             "why_inexact": self.spec.why_inexact,
             "link_facts": None if self.link is None else self.link.facts,
