@@ -43,7 +43,12 @@ class Dataset:
 
     def cut_window_s(self, arm: str) -> float | None:
         """Length of an arm's measured window over all repeats; None without one."""
-        return None if self.window is None else window.length_s(self.window, self.of_arm(arm))[0]
+        return None if self.window is None else self.window_length_s(arm)[0]
+
+    def window_length_s(self, arm: str) -> tuple[float, bool]:
+        """The same, and whether every repeat filled its window; only with a window."""
+        assert self.window is not None
+        return window.length_s(self.window, self.of_arm(arm), bool(self.run.manifest.get("partial")))
 
     @cached_property
     def gaps(self) -> Gaps:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from pddbench.analyze import counters, window
+from pddbench.analyze import counters
 from pddbench.analyze.dataset import Dataset
 from pddbench.analyze.finding import Finding
 from pddbench.analyze.intervals import as_float
@@ -241,7 +241,7 @@ def window_not_filled(data: Dataset) -> Iterator[Finding]:
     if data.window is None or data.run.manifest.get("partial"):
         return
     for arm in data.arms:
-        if not window.length_s(data.window, data.of_arm(arm))[1]:
+        if not data.window_length_s(arm)[1]:
             yield _warn(
                 "window",
                 f"nothing was left to send before the measured window ended ({data.window['until_s']:g} s): its end "

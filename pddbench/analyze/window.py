@@ -25,15 +25,16 @@ class Mix(msgspec.Struct, kw_only=True):
     buckets: dict[str, int]
 
 
-def length_s(window: dict[str, Any], rows: pd.DataFrame) -> tuple[float, bool]:
+def length_s(window: dict[str, Any], rows: pd.DataFrame, partial: bool) -> tuple[float, bool]:
     """Seconds that one arm's rows (all phases) were measured, over all repeats, and whether each filled its window.
 
-    A window that the trace, or a signal, ended early counts to the last end in it, as without a window.
+    A window that the trace, or a signal (`partial`), ended early counts to the last end in it, as without a window.
+    Something due after the window shows that it was reached; so does, in a run that was not stopped, something left.
     """
     total, filled = 0.0, True
     for _, repeat in rows.groupby("repeat", sort=False):
         drained = repeat[repeat["phase"] == "drain"]
-        if (drained["due_s"].notna() | (drained["error"] == "run_ended")).any():
+        if (drained["due_s"].notna() | ((drained["error"] == "run_ended") & (not partial))).any():
             total += window["until_s"] - window["from_s"]
         else:
             filled = False

@@ -149,12 +149,20 @@ class _Simulation:
         reads = self._reads.pop(index)
         self._spool.write(frames.Reads(index, reads))
         self._spool.write(frames.Ended(index, end_ns, "eof", None))
-        if self._replies is not None:
-            result = interpret(reads, Facts("eof", 200, "text/event-stream"))
-            keep_reply(self._replies, index, result, needs_ids=not self._chat)
-            self._replies.done(index)
+        if self._replies is not None and not self._keep(self._replies, index, reads):
+            for child in self._schedule.drop(index):
+                self._spool.write(frames.NotSent(child, "parent_failed", None, None, None))
+                self._open.discard(child)
+                self._replies.done(child)
         for child, times in self._schedule.release(index, end_ns):
             self._wait(child, times)
+
+    def _keep(self, replies: Replies, index: int, reads: list[Read]) -> bool:
+        """Keep a reply for live history; whether there is one to go on from."""
+        result = interpret(reads, Facts("eof", 200, "text/event-stream"))
+        kept = result.outcome == "ok" and keep_reply(replies, index, result, needs_ids=not self._chat)
+        replies.done(index)
+        return kept
 
 
 def simulated_salts(repeats: int, seed: int) -> dict[int, str]:

@@ -96,3 +96,19 @@ def test_a_window_leaves_the_rest(tmp_path):
     assert (measured["outcome"] == "ok").all()
     outside = rows[rows["phase"] == "drain"]
     assert set(outside["outcome"]) <= {"ok", "cancelled", "not_sent"} and (outside["error"] == "run_ended").any()
+
+
+def test_a_session_whose_reply_is_lost_ends_there_in_virtual_time_too(tmp_path, monkeypatch):
+    """Without it, a simulation of live history would stop with a traceback where a live run goes on."""
+    from pddbench.runner import simulate
+
+    keep = simulate.keep_reply
+    monkeypatch.setattr(
+        simulate, "keep_reply", lambda r, index, *rest, **more: index != 3 and keep(r, index, *rest, **more)
+    )
+    trace = generate(pdd_agentic(), 40, 1)
+    rows = simulated(trace, "baseline", tmp_path, history="live", limit_requests=20)
+    lost = rows[rows["error"] == "parent_failed"]
+    assert len(lost) and set(lost["session_id"]) == {rows["session_id"][3]} and set(lost["outcome"]) == {"not_sent"}
+    assert lost["input_tokens_sent"].isna().all()
+    assert (rows["outcome"][~rows.index.isin(lost.index)] == "ok").all()
