@@ -40,8 +40,8 @@ def bind(text: str) -> socket.socket:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(where)
         listener.listen(16)
-    except OSError as error:
-        reason = error.strerror or str(error)
+    except (OSError, UnicodeError) as error:  # the latter from a host name that cannot be one
+        reason = getattr(error, "strerror", None) or "no such address"
         raise InputError(f"--serve {text}: cannot listen there ({reason}); choose another port or address") from None
     return listener
 

@@ -68,6 +68,8 @@ def _progress(prepared: Prepared, options: RunOptions) -> Progress:
     from pddbench.live import server
     from pddbench.live.board import Announced
 
+    if options.quiet and options.verbose:
+        raise InputError("--quiet and --verbose exclude each other: give one of them")
     listener = None
     if options.serve is not None:
         listener = server.bind(options.serve)

@@ -27,8 +27,8 @@ class Progress:
         self, announced: Announced, *, quiet: bool = False, verbose: bool = False, listener: socket.socket | None = None
     ) -> None:
         self._announced, self._listener = announced, listener
-        self._kind = "verbose" if verbose else "terminal" if sys.stderr.isatty() else "lines"
-        self._kind = "silent" if quiet else self._kind
+        self._kind = "verbose" if verbose else "terminal" if sys.stderr is not None and sys.stderr.isatty() else "lines"
+        self._kind = "silent" if quiet or sys.stderr is None else self._kind
         self._process: subprocess.Popen[bytes] | None = None
 
     def begin(self) -> None:

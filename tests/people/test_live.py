@@ -22,7 +22,7 @@ from pddbench.cli import cli
 from pddbench.errors import InputError
 from pddbench.live import words
 from pddbench.live.exposition import exposition, names
-from pddbench.live.server import address
+from pddbench.live.server import address, bind
 from pddbench.live.spread import Spread
 from pddbench.live.tail import Tail
 from pddbench.live.views import table
@@ -153,6 +153,13 @@ def test_a_wrong_address_is_a_sentence(text):
     """It is found before any traffic."""
     with pytest.raises(InputError, match="ADDRESS:PORT"):
         address(text)
+
+
+@pytest.mark.parametrize("text", ["nowhere.invalid:9464", "a..b:9464", "203.0.113.7:9464"])
+def test_an_address_that_cannot_be_had_is_a_sentence(text):
+    """A name that does not resolve, one that cannot be a name, an address of somebody else."""
+    with pytest.raises(InputError, match="cannot listen there"):
+        bind(text)
 
 
 def test_a_taken_port_ends_before_traffic(tmp_path):
