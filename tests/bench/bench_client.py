@@ -50,6 +50,7 @@ async def ours(port, streams, rate, life, folder):
     from pddbench.replay.exchange import Target
     from pddbench.replay.spool import SpoolWriter
     from pddbench.workload.plan import Plan, PlannedRequest
+    from pddbench.workload.requests import Requests
 
     requests = [
         PlannedRequest(
@@ -59,12 +60,13 @@ async def ours(port, streams, rate, life, folder):
         )
         for i, start in enumerate(plan_of(streams, life))
     ]  # fmt: skip
+    plan = Plan(Requests(requests).sealed(), "think", "")
     path = Path(folder) / "a.spool"
     spool = SpoolWriter(path, "a", 1, len(requests))
     target = Target(url=f"http://127.0.0.1:{port}/v1/completions", headers=headers(rate, life))
     memory, peak = rss_kb(), []
     cpu = time.process_time()
-    job = ReplayJob(Plan(requests, "think", ""), target, lambda i: b" " * 400, spool,
+    job = ReplayJob(plan, target, lambda i: b" " * 400, spool,
                     progress=lambda counts: peak.append(rss_kb()))  # fmt: skip
     start = time.monotonic()
     await replay(job)
