@@ -100,8 +100,7 @@ class _Conductor:
             t0_ns = time.monotonic_ns() + LEAD_NS
             for worker in self._workers:
                 worker.tell(b"go %d\n" % t0_ns)
-        if all(worker.counts.planned for worker in self._workers):
-            self._progress(Counts.total([worker.counts for worker in self._workers]))
+        self._progress(Counts.total([worker.counts for worker in self._workers]))
 
 
 class _Worker:

@@ -6,7 +6,7 @@ import sys
 import time
 from pathlib import Path
 
-REQUESTS = int(os.environ.get("PDDBENCH_BENCH_REQUESTS", "300000"))
+REQUESTS = int(os.environ.get("PDDBENCH_BENCH_REQUESTS", "1000000"))
 _CHILD = """
 import resource, sys
 from pddbench.cli import main
