@@ -25,6 +25,7 @@ from pddbench.replay.sse import SseParser
 from pddbench.replay.stream import arrival_times, kernel_ns
 from pddbench.runfolder.spooled import save_plan, spool_path, spool_paths
 from pddbench.workload.plan import Plan, PlannedRequest
+from pddbench.workload.requests import Requests
 
 RATE = 25.0  # events a second a stream
 LOADS = (500, 1_000, 2_000, 5_000, 10_000, 20_000, 40_000, 80_000)  # events a second
@@ -147,7 +148,7 @@ def plan_of(events_s: int, life_s: float, workers: int = 1) -> tuple[Plan, float
         )
         for i in range(2 * streams)
     ]
-    return Plan(requests, "think", ""), events_s / streams
+    return Plan(Requests(requests).sealed(), "think", ""), events_s / streams
 
 
 def _target(port: int, plan: Plan, rate: float, life_s: float) -> Target:

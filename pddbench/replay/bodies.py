@@ -45,7 +45,8 @@ class BodyStore:
                 self._open.append(index)
             else:
                 heapq.heappush(self._known, (due_ns, index))
-            self._state.notify()
+            if due_ns is None or self._known[0][1] == index:  # else the thread waits for an earlier one anyway
+                self._state.notify()
 
     def ready(self, indices: list[int]) -> bool:
         """Whether these are made, or no more can be for now."""
@@ -80,8 +81,10 @@ class BodyStore:
             self._wanted.discard(index)
             made = self._made.pop(index, None)
             if isinstance(made, tuple):
+                was_full = self._made_bytes >= MAX_BYTES
                 self._made_bytes -= len(made[0])
-                self._state.notify()
+                if was_full:  # waking the thread costs a switch to it: not for every request
+                    self._state.notify()
             return made
 
     def _run(self) -> None:

@@ -154,8 +154,8 @@ class Runs:
         return self._point(rows[rows["phase"] == "measure"], rate, sessions, experiment.workload.seed, [])
 
     def _execute(self, prepared: Prepared, folder: Path) -> int | None:
-        from pddbench.runner.conduct import make_folder
         from pddbench.live.board import Announced
+        from pddbench.runner.conduct import make_folder
         from pddbench.runner.execute import execute
         from pddbench.runner.progress import Progress
         from pddbench.runner.signals import catching

@@ -51,6 +51,7 @@ def execute(
                 with suppress(LaunchStopped):
                     run.go()
     except PddbenchError:
+        clear(folder)
         facts["partial"] = True
         facts["finished_utc"] = manifest.utc_now()
         manifest.write(folder, facts)

@@ -1,4 +1,5 @@
-"""One Python client of the bench in a process of its own: `ours` (the engine, whole) or `line` (a plain aiohttp loop).
+"""One Python client of the bench in a process of its own: `ours` (the engine, whole), `two` (the same load by two
+worker processes), or `line` (a plain aiohttp loop).
 
 Arguments: kind, port, streams, rate, life. The plan: 2 x streams requests, evenly over 2 x life s, each of which lives
 `life` s at `rate` events a second. One JSON line: errors against the server's own stamps, CPU an event, memory.
@@ -44,12 +45,10 @@ def rss_kb():
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / 1024
 
 
-async def ours(port, streams, rate, life, folder):
-    """The engine with its spool, health, pacing and bodies, as a run uses it."""
-    from pddbench.replay.engine import ReplayJob, replay
-    from pddbench.replay.exchange import Target
-    from pddbench.replay.spool import SpoolWriter
+def planned(streams, rate, life):
+    """The plan as a run has it."""
     from pddbench.workload.plan import Plan, PlannedRequest
+    from pddbench.workload.requests import Requests
 
     requests = [
         PlannedRequest(
@@ -59,35 +58,71 @@ async def ours(port, streams, rate, life, folder):
         )
         for i, start in enumerate(plan_of(streams, life))
     ]  # fmt: skip
-    path = Path(folder) / "a.spool"
-    spool = SpoolWriter(path, "a", 1, len(requests))
-    target = Target(url=f"http://127.0.0.1:{port}/v1/completions", headers=headers(rate, life))
+    return Plan(Requests(requests).sealed(), "think", "")
+
+
+def target_of(port, rate, life):
+    """The server and what it is asked for."""
+    from pddbench.replay.exchange import Target
+
+    return Target(url=f"http://127.0.0.1:{port}/v1/completions", headers=headers(rate, life))
+
+
+async def ours(port, streams, rate, life, folder):
+    """The engine with its spool, health, pacing and bodies, as a run uses it."""
+    from pddbench.replay.engine import ReplayJob, replay
+    from pddbench.replay.spool import SpoolWriter
+
+    plan, path = planned(streams, rate, life), Path(folder) / "a.spool"
+    n = len(plan.requests)
+    spool = SpoolWriter(path, "a", 1, n)
     memory, peak = rss_kb(), []
     cpu = time.process_time()
-    job = ReplayJob(Plan(requests, "think", ""), target, lambda i: b" " * 400, spool,
+    job = ReplayJob(plan, target_of(port, rate, life), lambda i: b" " * 400, spool,
                     progress=lambda counts: peak.append(rss_kb()))  # fmt: skip
     start = time.monotonic()
     await replay(job)
     wall = time.monotonic() - start
     spool.close()
     cpu = time.process_time() - cpu
-    return judge(path, len(requests)) | {
+    return judge([path], n) | {
         "wall_s": round(wall, 3), "cpu_s": cpu, "kb_stream": round((max(peak) - memory) / streams, 1)
     }  # fmt: skip
 
 
-def judge(path, n):
-    """Our stamps against the truth, from the spool."""
-    from pddbench.replay.kernel import KernelClock, on_our_clock
-    from pddbench.replay.spool import read_spool
+async def two(port, streams, rate, life, folder):
+    """The same load by two workers."""
+    from pddbench.runfolder.spooled import save_plan, spool_path
+    from pddbench.runner.worker import WorkerJob
+    from pddbench.runner.workers import replay_by_workers
+    from pddbench.runner.writer import WriterSettings
+
+    plan = planned(streams, rate, life)
+    save_plan(Path(folder), 1, plan)
+    writer = WriterSettings(model="m", chat=False, token_ids=True, fields={}, limit_field="max_tokens",
+                            min_tokens=False, words=(), overhead_tokens=0, token_id_range=(1000, 30000))  # fmt: skip
+    jobs = [
+        WorkerJob(folder=folder, arm="a", repeat=1, worker=k, workers=2, target=target_of(port, rate, life),
+                  writer=writer, salt="", speed=1.0, on_parent_failure="continue")
+        for k in range(2)
+    ]  # fmt: skip
+    start = time.monotonic()
+    await replay_by_workers(jobs, lambda counts: None, asyncio.Event())
+    wall = time.monotonic() - start
+    found = judge([spool_path(Path(folder), "a", 1, k) for k in range(2)], len(plan.requests))
+    return found | {"wall_s": round(wall, 3), "cpu_s": found["health_cpu_s"]}
+
+
+def judge(paths, n):
+    """Our stamps against the truth, from the spools."""
+    from pddbench.replay.kernel import on_our_clock
+    from pddbench.replay.spools import Spools
     from pddbench.replay.sse import SseParser
 
-    spool = read_spool(path)
-    clock = KernelClock([(sample.t_ns, sample.offset_ns) for sample in spool.clock_offsets])
+    spools = Spools(paths, range(len(paths)), n)
     user, kernel, drift, events, failed = [], [], [], 0, 0
-    lags = [lag for row in spool.health for lag in row.loop_lag_ns]
     for i in range(n):
-        one = spool.request(i)
+        one, clock, _ = spools.request(i)
         failed += one.ended.ending != "eof"
         drift.append(one.answered.sent_ns - one.handed.due_ns)
         parser, first = SseParser(), True
@@ -105,9 +140,19 @@ def judge(path, n):
                 first = False
     return {
         "events": events, "failed": failed, "drift_ms": quantiles(drift), "ttft_user_ms": quantiles(user),
-        "ttft_kernel_ms": quantiles(kernel), "kernel_missing": n - len(kernel), "loop_lag_ms": quantiles(lags),
-        "rejected_stamps": clock.rejected,
+        "ttft_kernel_ms": quantiles(kernel), "kernel_missing": n - len(kernel),
+        "loop_lag_ms": quantiles([lag for _, row in spools.health for lag in row.loop_lag_ns]),
+        "health_cpu_s": health_cpu_s(spools),
     }  # fmt: skip
+
+
+def health_cpu_s(spools):
+    """CPU seconds of all workers by their own samples, from t0 to the end: without starting and preparing."""
+    total, last = 0.0, {}
+    for worker, row in spools.health:
+        total += row.cpu_share * (row.t_ns - last.get(worker, spools.t0_ns)) / 1e9
+        last[worker] = row.t_ns
+    return total
 
 
 async def line(port, streams, rate, life, folder):
@@ -163,8 +208,9 @@ def main():
     from pddbench.runner.execute import in_loop
 
     with tempfile.TemporaryDirectory() as folder:
-        work = {"ours": ours, "line": line}[kind]
+        work = {"ours": ours, "two": two, "line": line}[kind]
         out = in_loop(lambda: work(int(port), int(streams), rate, life, folder))
+    out["cpu_share"] = round(out["cpu_s"] / out["wall_s"], 3)
     out["cpu_us_event"] = round(out.pop("cpu_s") / out["events"] * 1e6, 2)
     print(json.dumps(out))
 

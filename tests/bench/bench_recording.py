@@ -27,7 +27,7 @@ def events(seed, times):
     return [RequestEvents(f"{seed}-{i}", gaps_of(one), [1] * A_REQUEST, []) for i, one in enumerate(times)]
 
 
-def test_recording(tmp_path):
+def test_recording(tmp_path, figures):
     """Without it nobody would notice recording becoming dearer than the run."""
     path = tmp_path / "events.parquet"
     groups = [some_requests(seed) for seed in range(4)]
@@ -42,4 +42,7 @@ def test_recording(tmp_path):
     out["cpu_s_100m"] = round(cpu * 1e8 / tokens, 2)
     out["mb_100m"] = round(out["mb"] * 1e8 / tokens, 1)
     print("\nrecording:", json.dumps(out))
+    figures.keep("recording", out)
+    figures.aim("recording 100 million token times: CPU", out["cpu_s_100m"], "<=", 10, "s")
+    figures.aim("recording 100 million token times: Parquet", out["mb_100m"], "<=", 250, "MB")
     assert out["mb_100m"] <= 250
