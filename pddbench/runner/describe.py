@@ -59,8 +59,9 @@ def lines(prepared: Prepared) -> list[str]:
     facts = planned(prepared)
     edges, buckets = facts["hit_bucket_edges"], facts["hit_buckets_planned"]
     speed = f" at emulator speed {prepared.speed:g}" if prepared.speed != 1 else ""
+    most = "at most " if prepared.plan.window is not None else ""  # what is left after the window is not sent
     out = [
-        f"{prepared.experiment.name}: {facts['requests']:,} requests in {facts['sessions']:,} sessions, "
+        f"{prepared.experiment.name}: {most}{facts['requests']:,} requests in {facts['sessions']:,} sessions, "
         f"{facts['input_tokens']:,} input and {facts['output_tokens']:,} output tokens a run, "
         f"{len(prepared.order)} runs ({' '.join(f'{arm}.{repeat}' for arm, repeat in prepared.order)})",
         f"planned hits (infinite cache, {prepared.plan.basis} basis): mean {facts['mean_hit_planned']:.3f} a request, "
@@ -73,7 +74,7 @@ def lines(prepared: Prepared) -> list[str]:
     for setup in prepared.arms:
         out.append(f"  {setup.name}: {_where(setup)}" + _wan_words(facts["wan_bytes_planned"][setup.name]))
     if facts["cost"] is not None:
-        out.append(f"planned cost of tokens: {facts['cost']:.2f} {prepared.experiment.cost.currency}")
+        out.append(f"planned cost of tokens: {most}{facts['cost']:.2f} {prepared.experiment.cost.currency}")
     if facts["counts"]:
         out.append("counted: " + ", ".join(f"{name} {n}" for name, n in sorted(facts["counts"].items())))
     out += [f"note: {note}" for note in [*facts["notes"], *worker_notes(prepared)]]

@@ -92,19 +92,22 @@ def possible_hits(
     """
     query = np.asarray(query_ns, dtype=np.int64)
     available = np.maximum(np.asarray(available_ns, dtype=np.int64), query)
-    replied = available if replied_ns is None else np.maximum(np.asarray(replied_ns, dtype=np.int64), available)
     n = len(rows)
     cover = _Cover.of_rows(rows, donors, basis)
     hits = np.zeros(n, dtype=np.int64)
-    times = np.concatenate([query, available, replied])
-    kind = np.repeat([0, 1, 2], n)  # at equal times the question comes first
+    moments, add_first = [query, available], cover.add
+    if basis == "prompt+output" and replied_ns is not None:
+        moments.append(np.maximum(np.asarray(replied_ns, dtype=np.int64), available))
+        add_first = cover.add_prompt
+    times = np.concatenate(moments)
+    kind = np.repeat(np.arange(len(moments)), n)  # at equal times the question comes first
     for event in np.lexsort((kind, times)).tolist():
         if times[event] == NEVER_NS:
             break
         if event < n:
             hits[event] = cover.hit(event)
         elif event < 2 * n:
-            cover.add_prompt(event - n)
+            add_first(event - n)
         else:
             cover.add(event - 2 * n)
     return hits

@@ -22,7 +22,7 @@ try:
 finally:
     print("peak_kb", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
-BASE_MB = 200  # interpreter, numpy, pyarrow and one batch
+BASE_MB = 260  # interpreter, numpy, pyarrow, their threads and one batch
 BYTES_A_REQUEST = 600  # of a trace in columns, with what its checks need on the side
 
 
