@@ -26,7 +26,7 @@ _COMMANDS = {
         "pddbench.cli.calibrate:calibrate",
         "Measure this host's own error against load, with a server of known truth.",
     ),
-    "wan": ("pddbench.cli.wan:wan", "Probe the WAN backends; run commands on both sides of a link."),
+    "wan": ("pddbench.cli.wan:wan", "Probe the WAN backends; run commands over a link; shape a real device."),
     "report": ("pddbench.cli.report:report", "Print the table of a run again; write report.html and CI files."),
     "compare": ("pddbench.cli.compare:compare", "Compare two runs, or two arms of them."),
     "check": ("pddbench.cli.check:check", "Check a finished run against thresholds (exit 99 on a breach)."),

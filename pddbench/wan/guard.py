@@ -21,7 +21,7 @@ from pddbench.wan.openlink import WanLink
 from pddbench.wan.verify import RTT_SLACK, RTT_SLACK_MS, Verification
 
 EVERY_S = 5.0
-_TRIES = 3  # a busy machine delays packets for a moment; a wrong link is wrong each time
+TRIES = 3  # a busy machine delays packets for a moment; a wrong link is wrong each time
 _SILENT = 3  # probes in a row without any answer
 _PACKETS = 5
 _QUIET_SHARE, _QUIET_S, _QUIET_LIMIT_S = 0.02, 0.25, 30.0
@@ -30,8 +30,8 @@ _QUIET_SHARE, _QUIET_S, _QUIET_LIMIT_S = 0.02, 0.25, 30.0
 class Guard:
     """Watches an open link. `problems` is empty as long as it is what was asked."""
 
-    def __init__(self, link: WanLink, every_s: float = EVERY_S) -> None:
-        self.link, self._every_s = link, every_s
+    def __init__(self, link: WanLink, every_s: float = EVERY_S, tries: int = TRIES) -> None:
+        self.link, self._every_s, self._tries = link, every_s, tries
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="wan-guard", daemon=True)
@@ -73,7 +73,7 @@ class Guard:
         self.link.close()
 
     def _verified(self, when: str, *, load: bool) -> Verification:
-        for _ in range(_TRIES):
+        for _ in range(self._tries):
             found = self.link.verify(load=load)
             if found.ok:
                 return found

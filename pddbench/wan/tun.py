@@ -12,6 +12,7 @@ import os
 import select
 import subprocess
 import tempfile
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,7 @@ class Tun:
     def __init__(self, namespaces: Namespaces, mtu_bytes: int, seed: int = 1, implementation: str = "auto") -> None:
         """`implementation`: auto (C if it compiles), c or python."""
         self._shapes: dict[str, Shape] = {}
+        self._asking = threading.Lock()
         self._seed, self._mtu_bytes = seed, mtu_bytes
         with tempfile.TemporaryDirectory(prefix="pddbench-") as folder:  # a running program needs no name
             binary, made_by = (None, "asked for") if implementation == "python" else compile_emulator(Path(folder))
@@ -96,12 +98,13 @@ class Tun:
     def _ask(self, line: str) -> str:
         stdin = self._popen.stdin
         assert stdin is not None
-        try:
-            stdin.write(line.encode() + b"\n")
-            stdin.flush()
-        except BrokenPipeError:
-            raise WorldError("the TUN emulator ended") from None
-        return self._read_line()
+        with self._asking:  # a guard asks from a thread of its own
+            try:
+                stdin.write(line.encode() + b"\n")
+                stdin.flush()
+            except BrokenPipeError:
+                raise WorldError("the TUN emulator ended") from None
+            return self._read_line()
 
     def apply(self, a_to_b: Shape, b_to_a: Shape) -> None:
         """See `Backend.apply`."""

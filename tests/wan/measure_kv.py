@@ -24,8 +24,8 @@ from pddbench.wan.transfer import INITIAL_WINDOW_BYTES, lossy_sending_s, transfe
 # tokens, RTT in ms, Mbit/s, loss in %, congestion control
 ROWS = [(25, 30, 1000, 0, "cubic"), (250, 30, 1000, 0, "cubic"), (1250, 30, 1000, 0, "cubic"),
         (250, 30, 1000, 0, "reno"), (250, 10, 100, 0, "cubic"), (250, 66, 100, 0, "cubic"), (250, 66, 1000, 0, "cubic"),
-        (250, 10, 100, 0.1, "reno"), (250, 10, 100, 0.1, "cubic"), (125, 10, 100, 1.0, "reno"),
-        (125, 10, 100, 1.0, "cubic"), (250, 30, 100, 0.1, "cubic"), (250, 10, 100, 0.1, "bbr")]  # fmt: skip
+        (250, 30, 100, 0.1, "reno"), (50, 30, 100, 1.0, "reno"), (50, 30, 100, 1.0, "cubic"),
+        (250, 10, 100, 0.1, "cubic"), (250, 10, 100, 0.1, "bbr")]  # fmt: skip
 WITHIN = 0.25
 
 

@@ -22,7 +22,7 @@ kv_scale = 100.0
 """
 # On a busy machine client and emulator may really be late, and few sessions say little; this is about the link.
 BUSY = ["send_lag", "loop_lag", "emulator_late", "client_cpu", "backlog"]
-SESSIONS, TURNS, TOKENS, OUTPUT = 3, 2, 3000, 60
+SESSIONS, TURNS, TOKENS, OUTPUT = 3, 2, 3000, 150
 
 
 def write_experiment(folder):

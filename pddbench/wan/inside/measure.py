@@ -9,7 +9,9 @@ from __future__ import annotations
 import json
 import select
 import selectors
+import signal
 import socket
+import struct
 import sys
 import threading
 import time
@@ -19,6 +21,7 @@ from pddbench.wan.inside.kernel import say
 
 _CHUNK = bytes(256 * 1024)
 _WATCH_TIMEOUT_S = "2"  # above any queue of the link
+_SO_TIMESTAMPNS = 35  # asm-generic/socket.h: when the kernel got it, CLOCK_REALTIME
 _REPORT = 8  # bytes of a count
 _DATAGRAM_BYTES = 1400
 _ORDER_BYTES = 64  # fixed, so that what follows it on the stream is not part of it
@@ -26,6 +29,7 @@ _ORDER_BYTES = 64  # fixed, so that what follows it on the stream is not part of
 
 def main(arguments: list[str]) -> None:
     """The first argument names what to do."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is for pddbench, which ends us when it is done
     name, *rest = arguments
     if name == "serve":
         serve(rest[0])
@@ -44,6 +48,7 @@ def serve(host: str) -> None:
     tcp = socket.create_server((host, 0))
     udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     udp.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
+    udp.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
     udp.bind(tcp.getsockname())
     say(str(tcp.getsockname()[1]))
     threading.Thread(target=_serve_udp, args=(udp,), daemon=True).start()
@@ -52,10 +57,21 @@ def serve(host: str) -> None:
 
 
 def _serve_udp(udp: socket.socket) -> None:
+    """Echo short datagrams, each with the nanoseconds that it lay here before it was sent back."""
     while True:
-        data, peer = udp.recvfrom(2048)
+        data, arrived_ns, peer = _receive(udp)
         if len(data) < _DATAGRAM_BYTES:
-            udp.sendto(data, peer)
+            udp.sendto(data + (time.time_ns() - arrived_ns).to_bytes(8, "big", signed=True), peer)
+
+
+def _receive(udp: socket.socket) -> tuple[bytes, int, tuple[str, int]]:
+    """A datagram, when the kernel got it (a busy machine reads it later: no delay of the link), and its sender."""
+    data, ancillary, _, peer = udp.recvmsg(2048, 64)
+    for level, kind, value in ancillary:
+        if (level, kind) == (socket.SOL_SOCKET, _SO_TIMESTAMPNS):
+            seconds, ns = struct.unpack("qq", value)
+            return data, seconds * 10**9 + ns, peer
+    return data, time.time_ns(), peer
 
 
 def _serve_tcp(tcp: socket.socket) -> None:
@@ -108,22 +124,27 @@ def set_congestion_control(connection: socket.socket, name: str) -> str:
 
 
 def rtt(address: tuple[str, int], count: str, timeout_s: str) -> dict[str, object]:
-    """Round trips of small datagrams, one at a time; a lost one is counted, not timed."""
+    """Round trips of small datagrams, one at a time; a lost one is counted, not timed.
+
+    From the send to the kernel's stamp of the answer, without the time it lay at the other end.
+    """
     times_ms: list[float] = []
     lost = 0
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp:
+        udp.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
         udp.connect(address)
         udp.settimeout(float(timeout_s))
         for index in range(int(count)):
-            start, wanted = time.perf_counter_ns(), index.to_bytes(8, "big")
+            wanted, answer = index.to_bytes(8, "big"), b""
+            start = time.time_ns()
             try:
                 udp.send(wanted)
-                while udp.recv(64) != wanted:  # an older one, late
-                    pass
+                while answer[:8] != wanted:  # an older one, late
+                    answer, arrived, _ = _receive(udp)
             except (TimeoutError, ConnectionRefusedError):
                 lost += 1
                 continue
-            times_ms.append((time.perf_counter_ns() - start) / 1e6)
+            times_ms.append((arrived - start - int.from_bytes(answer[8:16], "big", signed=True)) / 1e6)
     return {"rtt_ms": times_ms, "lost": lost}
 
 
