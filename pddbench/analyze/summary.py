@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from pddbench import __version__, exitcodes
-from pddbench.analyze import counters, hits, registry, trust, trust_timing
+from pddbench.analyze import counters, hits, registry, trust, trust_engines, trust_timing
 from pddbench.analyze.dataset import Dataset
 from pddbench.analyze.finding import Finding
 from pddbench.analyze.intervals import Figure, number
@@ -43,6 +43,8 @@ class ArmSummary(msgspec.Struct, kw_only=True):
     """One arm, phase measure. `figures` are error-adjusted (failures +inf); `ok_only` is null without failures.
 
     `stamps` counts requests by whose stamps their times are (kernel, merged, mixed, user; see METRICS.md).
+    `single_process`, of an arm of real servers: `replies` that were asked for again of one server alone, and how many
+    were `differing`.
     `observed` are the smallest (`low`), median (`point`) and largest (`high`) of the rows: no estimate, no interval.
     """
 
@@ -56,6 +58,7 @@ class ArmSummary(msgspec.Struct, kw_only=True):
     kv_scale: float | None
     error_bar: dict[str, float | None]
     stamps: dict[str, int] = {}
+    single_process: dict[str, int] = {}
     figures: dict[str, Figure]
     ok_only: dict[str, Figure] | None
     observed: dict[str, Figure]
@@ -195,6 +198,7 @@ def _arm(data: Dataset, name: str, part: ArmData) -> ArmSummary:
         kv_scale=facts.get("kv_scale"),
         error_bar=_error_bar(data, name),
         stamps=_counts(data.run.requests["stamps"].iloc[rows.index].dropna()),
+        single_process=trust_engines.compared(data, name),
         figures=figures(part, registry.keys()) | counters.figures(data, name),
         ok_only=_ok_only(part) if len(failed) else None,
         observed={name: _observed(part, name) for name in registry.PAIRED},
