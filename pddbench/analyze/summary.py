@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from pddbench import __version__, exitcodes
-from pddbench.analyze import counters, hits, own_lag, registry, trust, trust_timing, window
+from pddbench.analyze import counters, hits, own_lag, registry, trust, trust_engines, trust_timing, window
 from pddbench.analyze.dataset import Dataset
 from pddbench.analyze.exactness import Exactness, exactness
 from pddbench.analyze.finding import Finding
@@ -48,6 +48,8 @@ class ArmSummary(msgspec.Struct, kw_only=True):
 
     `stamps` counts requests by whose stamps their times are (kernel, merged, mixed, user; see METRICS.md).
     `mix` is what was sent before, in and after a measured window; empty without one.
+    `single_process`, of an arm of real servers: `replies` that were asked for again of one server alone, and how many
+    were `differing`.
     `observed` are the smallest (`low`), median (`point`) and largest (`high`) of the rows: no estimate, no interval.
     """
 
@@ -61,6 +63,7 @@ class ArmSummary(msgspec.Struct, kw_only=True):
     kv_scale: float | None
     error_bar: dict[str, float | None]
     stamps: dict[str, int] = {}
+    single_process: dict[str, int] = {}
     figures: dict[str, Figure]
     ok_only: dict[str, Figure] | None
     observed: dict[str, Figure]
@@ -215,6 +218,7 @@ def _arm(data: Dataset, name: str, part: ArmData) -> ArmSummary:
         kv_scale=facts.get("kv_scale"),
         error_bar=_error_bar(data, name),
         stamps=_counts(data.run.requests["stamps"].iloc[rows.index].dropna()),
+        single_process=trust_engines.compared(data, name),
         figures=figures(part, registry.keys()) | counters.figures(data, name),
         ok_only=_ok_only(part) if len(failed) else None,
         observed={name: _observed(part, name) for name in registry.PAIRED},

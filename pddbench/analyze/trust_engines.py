@@ -27,6 +27,12 @@ def _counts(data: Dataset, arm: str) -> dict[str, float]:
     return {str(name): float(value) for name, value in mine.groupby("metric")["value"].sum().items()}
 
 
+def compared(data: Dataset, arm: str) -> dict[str, int]:
+    """`replies` compared with a single process and how many were `differing`; empty where none was."""
+    counts = _counts(data, arm)
+    return {name: int(counts.get(name, 0)) for name in ("replies", "differing")} if counts.get("replies") else {}
+
+
 def _of(arm: str, counts: dict[str, float], why_inexact: str) -> Iterator[Finding]:
     checked, differing, not_kept = (int(counts.get(name, 0)) for name in ("replies", "differing", "not_kept"))
     figures: dict[str, Any] = {"arm": arm, "measured": float(differing), "limit": 0.0, "unit": "replies"}

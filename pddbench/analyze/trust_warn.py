@@ -160,11 +160,18 @@ def lengths_unreported(data: Dataset) -> Iterator[Finding]:
             )
 
 
+def _started_here(data: Dataset, arm: str) -> tuple[str, str | None]:
+    """Engine and kind of an arm that was started here; no kind for any other."""
+    facts = data.arm_facts(arm)
+    return str(facts.get("engine") or "emulator"), facts.get("deployment") or facts.get("emulated")
+
+
 def faster_than_baseline(data: Dataset) -> Iterator[Finding]:
     """pdd prefills like the baseline, on the same chips: a smaller TTFT says that the arms are not treated alike."""
-    base = [arm for arm in data.arms if data.arm_facts(arm).get("emulated") == "baseline"]
     for arm in data.arms:
-        if not base or data.arm_facts(arm).get("emulated") != "pdd":
+        engine, kind = _started_here(data, arm)
+        base = [other for other in data.arms if _started_here(data, other) == (engine, "baseline")]
+        if kind != "pdd" or not base:
             continue
         pair = data.pair(base[0], arm)
         for stat in ("p50", "p90", "p99"):

@@ -170,6 +170,10 @@ def _outcomes(console: Console, summary: dict[str, Any], arms: Sequence[str]) ->
         for name in names:
             label = Text(f"  {name}" if kind == "errors" else f"via {name}" if kind == "pipelines" else name)
             table.add_row(label, *(f"{part[kind].get(name, 0):,}" for part in parts))
+    checked = [part.get("single_process") for part in parts]
+    if any(checked):
+        same = (f"{each['replies'] - each['differing']:,} of {each['replies']:,}" if each else "–" for each in checked)
+        table.add_row("as one server alone", *same)
     return table
 
 

@@ -170,7 +170,19 @@ def test_seam_is_annotated_where_it_is(three_arms):
         assert list(row.stage).index("md") == token and row.tokens_rld == token
         assert row.tokens_md == LONG_TOKENS - token
         assert token == 0 or row.gaps_us[token - 1] >= 2 * ONE_WAY_MS * 1e3
-    # A seam sought blind, from the gaps alone, belongs here: it must be found at the same token.
+
+
+def test_seam_is_found_blind(three_arms):
+    """An endpoint without the extension has seams too: from the gaps alone they must be found at the same token."""
+    seams = pytest.importorskip("pddbench.analyze.seams", reason="this version does not seek seams blind")
+    rows = three_arms.requests.merge(three_arms.events, on=["arm", "repeat", "request_id"])
+    places = []
+    for row in rows[rows["handoff_token"] > seams.EDGE].itertuples():
+        stream = seams.Stream(np.array(row.gaps_us) / 1e6, np.array(row.chunk_tokens[1:], np.float64))
+        found = list(seams.candidates(stream).gap)
+        assert int(row.handoff_token) - 1 in found
+        places.append(found.index(int(row.handoff_token) - 1))
+    assert np.median(places) == 0  # a busy machine may stall one of them longer somewhere else
 
 
 def test_check_sees_a_wrong_token(models, tmp_path):
