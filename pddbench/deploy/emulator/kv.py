@@ -58,7 +58,8 @@ class Transfer:
     """KV of a request on its way (or about to be)."""
 
     __slots__ = ("arrived", "cached_tokens", "gone", "instance", "landed_bytes", "left", "mode", "n_bytes", "needs",
-                 "number", "offer", "parts", "path", "pipeline", "request", "sent_bytes", "started_s", "stream")  # fmt: skip
+                 "number", "offer", "parts", "path", "pipeline", "request", "sent_bytes", "started_s",
+                 "stream")  # fmt: skip
 
     def __init__(self, number: int, request: Submit, offer: Offer, mode: str, pipeline: str, stream: Stream) -> None:
         self.number, self.request, self.offer, self.mode, self.pipeline = number, request, offer, mode, pipeline
