@@ -15,6 +15,8 @@ import tempfile
 import time
 from pathlib import Path
 
+import msgspec
+
 
 def plan_of(streams, life):
     """Offsets of the requests, ns."""
@@ -99,8 +101,11 @@ async def two(port, streams, rate, life, folder):
 
     plan = planned(streams, rate, life)
     save_plan(Path(folder), 1, plan)
-    writer = WriterSettings(model="m", chat=False, token_ids=True, fields={}, limit_field="max_tokens",
-                            min_tokens=False, words=(), overhead_tokens=0, token_id_range=(1000, 30000))  # fmt: skip
+    settings = {
+        "model": "m", "chat": False, "token_ids": True, "fields": {}, "limit_field": "max_tokens", "min_tokens": False,
+        "words": (), "overhead_tokens": 0, "turn_overhead_tokens": 0, "token_id_range": (1000, 30000),
+    }  # fmt: skip
+    writer = msgspec.convert(settings, WriterSettings)  # as a worker gets it: plain data
     jobs = [
         WorkerJob(folder=folder, arm="a", repeat=1, worker=k, workers=2, target=target_of(port, rate, life),
                   writer=writer, salt="", speed=1.0, on_parent_failure="continue")

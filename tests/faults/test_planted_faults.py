@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import math
 import random
 import struct
 import time
@@ -16,6 +18,7 @@ from replay_server import stream
 from replay_streams import chat, last, text, usage
 
 from pddbench import exitcodes
+from pddbench.analyze import own_lag
 from pddbench.analyze.check import evaluate, parse_checks
 from pddbench.calibrate.measure import _Errors, served
 from pddbench.replay import frames
@@ -55,6 +58,42 @@ async def test_client_starved_of_cpu(tmp_path):
         assert worst_ms < 5 and sorted(errors.drift)[-2] / 1e6 < 6, "not said, so it must be right"
     else:
         assert summary.exit_code == exitcodes.INVALID
+
+
+@pytest.mark.slow
+async def test_a_loop_that_is_late_between_sends(tmp_path):
+    """Without it a busy loop would void runs whose times are all right, or stamps of the kernel be taken for right
+    while they are not."""
+
+    async def hog():
+        await asyncio.sleep(0.4)  # all are sent by then, no token has come
+        while True:
+            time.sleep(0.012)  # noqa: ASYNC251  # it is to block
+            await asyncio.sleep(0.02)
+
+    requests = [request(i, start_ns=i * 5 * MS, output_tokens=12) for i in range(60)]
+    headers = {"x-ttft-us": "500000", "x-itl-us": "60000", "x-ntok": "12"}
+    hogging = asyncio.ensure_future(hog())
+    try:
+        with served() as (port, _):
+            arm = Arm(plan(*requests), stream(GOOD), f"http://127.0.0.1:{port}/v1/completions", {"headers": headers})
+            runs = [{"arm": "a", "repeat": 1, "exact_timer": True, "workers": 1}]
+            data, summary = await play(tmp_path, {"a": arm}, runs=runs)
+    finally:
+        hogging.cancel()
+    spool = read_spool(tmp_path / "a.spool")
+    clock = KernelClock([(sample.t_ns, sample.offset_ns) for sample in spool.clock_offsets])
+    errors = _Errors()
+    for one in requests:
+        errors.add(spool.request(one.index), clock)
+    spool.close()
+    used, own = sorted(errors.used), sorted(errors.user)
+    assert own[-2] > 5 * MS, "the loop was late"
+    assert used[len(used) // 2] < MS, "but the kernel was not"
+    print(f"late loop: used error {used[-2] / MS:.2f} ms, own {own[-2] / MS:.2f} ms, {named(summary)}")
+    connected = own_lag.connect_lag_s(data, "a") <= 0.005 or math.isnan(own_lag.connect_lag_s(data, "a"))
+    if set(data.run.requests["stamps"]) == {"kernel"} and connected:
+        assert "loop_lag" not in named(summary) and "loop_lag" in named(summary, "warning")
 
 
 async def test_a_send_path_that_overruns_the_schedule(tmp_path):
