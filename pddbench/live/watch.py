@@ -37,15 +37,20 @@ class Flying:
 
 
 class Watch:
-    """One arm and repeat. Counts are of the measured requests only: warm-ups end when the run's zero is written."""
+    """One arm and repeat, from the spools of one or several client processes.
 
-    def __init__(self, arm: str, repeat: int, speed: float = 1.0) -> None:
-        self.arm, self.repeat, self.speed = arm, repeat, speed
-        self.planned = self.sent = self.done = self.failed = self.not_sent = self.warmups = 0
+    Counts are of the measured requests only: those handed over before their spool names the run's zero are warm-ups.
+    """
+
+    def __init__(self, arm: str, repeat: int, planned: int, speed: float = 1.0) -> None:
+        self.arm, self.repeat, self.planned, self.speed = arm, repeat, planned, speed
+        self.sent = self.done = self.failed = self.not_sent = self.warmups = 0
         self.t0_ns: int | None = None
         self.status: str | None = None
         self.errors: deque[str] = deque(maxlen=20)  # not yet shown
-        self.flying: dict[int, Flying] = {}
+        self.flying: dict[tuple[int, int], Flying] = {}  # by spool and index
+        self._begun: set[int] = set()  # spools that have named their zero
+        self._closed: set[int] = set()
         self.ttft, self.loop_lag, self.send_lag = Spread(), Spread(), Spread()
         self.silent_failures = 0  # failed before a first token
         self.cpu: deque[tuple[int, float]] = deque()
@@ -53,57 +58,50 @@ class Watch:
         self._ends: deque[int] = deque()
         self._clock = KernelClock([])
 
-    def wants(self, kind: int, index: int) -> bool:
+    def wants(self, kind: int, index: int, spool: int = 0) -> bool:
         """Whether a frame says anything that is not known: reads of a request only until its first token."""
         if kind != _READS or index == NO_INDEX:
             return True
-        one = self.flying.get(index)
+        one = self.flying.get((spool, index))
         return one is not None and one.parser is not None
 
-    def take(self, frame: Any) -> None:
-        """Note one frame."""
+    def take(self, frame: Any, spool: int = 0) -> None:
+        """Note one frame of the spool of that number."""
         match frame:
             case frames.Reads():
-                self._reads(frame)
+                self._reads(frame, self.flying.get((spool, frame.index)))
             case frames.Handed():
-                self.sent += 1
-                self.flying[frame.index] = Flying(frame)
-                self.send_lag.add((frame.handed_ns - frame.due_ns - frame.throttle_wait_ns) / NS)
+                self._handed(frame, spool)
             case frames.Answered():
-                self._answered(frame)
+                if (one := self.flying.get((spool, frame.index))) is not None:
+                    one.status = frame.status
+                    if frame.status is not None and frame.status >= 300:
+                        one.parser = None  # an error's body holds no token
             case frames.Ended():
-                self._ended(frame)
+                self._ended(frame, self.flying.pop((spool, frame.index), None))
             case frames.NotSent():
                 self.not_sent += 1
             case frames.Health():
                 self._health(frame)
             case frames.ClockOffset():
                 self._clock = KernelClock([(frame.t_ns, frame.offset_ns)])
-            case frames.Opened():
-                self.planned = max(self.planned, frame.requests)
             case frames.Zero():
-                self._zero(frame)
+                self._begun.add(spool)
+                self.t0_ns = frame.t0_ns
             case frames.Closed():
-                self.status = frame.status
+                self._closed.add(spool)
+                if self._closed >= self._begun:
+                    self.status = frame.status
 
-    def _zero(self, zero: frames.Zero) -> None:
-        """Warm-ups are over: counting starts again."""
-        self.t0_ns, self.warmups = zero.t0_ns, self.sent
-        self.planned -= self.warmups
-        self.sent = self.done = self.failed = self.not_sent = self.silent_failures = 0
-        self.ttft, self.send_lag = Spread(), Spread()
-        self._ends.clear()
-
-    def _answered(self, frame: frames.Answered) -> None:
-        one = self.flying.get(frame.index)
-        if one is None:
+    def _handed(self, frame: frames.Handed, spool: int) -> None:
+        if spool not in self._begun:
+            self.warmups += 1
             return
-        one.status = frame.status
-        if frame.status is not None and frame.status >= 300:
-            one.parser = None  # an error's body holds no token
+        self.sent += 1
+        self.flying[spool, frame.index] = Flying(frame)
+        self.send_lag.add((frame.handed_ns - frame.due_ns - frame.throttle_wait_ns) / NS)
 
-    def _reads(self, frame: frames.Reads) -> None:
-        one = self.flying.get(frame.index)
+    def _reads(self, frame: frames.Reads, one: Flying | None) -> None:
         if one is None or one.parser is None:
             return
         reads = on_our_clock(frame.reads, self._clock)
@@ -117,8 +115,7 @@ class Watch:
         except (SseError, ValueError):
             one.parser = None  # what is wrong with it is said after the run
 
-    def _ended(self, frame: frames.Ended) -> None:
-        one = self.flying.pop(frame.index, None)
+    def _ended(self, frame: frames.Ended, one: Flying | None) -> None:
         if one is None:
             return
         self.done += 1

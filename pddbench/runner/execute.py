@@ -39,7 +39,7 @@ def execute(
                 for arm, repeat in prepared.order:
                     if stop.number is not None:
                         break
-                    progress.begin()
+                    progress.begin(arm, repeat)
                     salt = arm_salts(prepared.experiment.arm, salts[repeat])[arm]
                     _Run(prepared, setups[arm], repeat, salt, folder, facts, progress, stop).go()
         except PddbenchError:
@@ -66,7 +66,7 @@ def execute_simulated(
             if stop.number is not None:
                 facts["partial"], facts["signal"] = True, stop.number
                 break
-            progress.begin()
+            progress.begin(arm, repeat)
             save_plan(folder, repeat, prepared.plan)
             setup = setups[arm]
             assert setup.spec is not None
@@ -185,7 +185,6 @@ class _Run:
         )
         path = spool_path(self._folder, setup.name, self._repeat)
         spool = SpoolWriter(path, setup.name, self._repeat, len(plan.requests))
-        self._progress.spool(path)
         try:
             with self._stop.watched() as event:
                 return await replay(
@@ -196,6 +195,7 @@ class _Run:
                         spool=spool,
                         speed=setup.speed,
                         on_parent_failure=work.on_parent_failure,
+                        progress=self._progress.update,
                         stop=event,
                     )
                 )

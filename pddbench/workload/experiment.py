@@ -22,27 +22,27 @@ class Workload(_Strict):
     the run's salt), `steady` (the first `warmup_sessions` of the trace fill the caches, unmeasured).
     """
 
-    trace: str  # a trace file or folder, relative to this file
-    format: str | None = None  # of the trace; detected from its content
-    arrival: Arrival = "trace"  # when sessions start: as recorded, or at session_rate
-    session_rate: float | None = None  # sessions a second, for poisson, gamma and constant
+    trace: str
+    format: str | None = None
+    arrival: Arrival = "trace"
+    session_rate: float | None = None
     burstiness: float = 1.0  # gamma arrivals: shape of the gaps, 1 = Poisson, below 1 burstier
-    timing: Timing = "think"  # when a next turn is sent: after reply and gap, as recorded, at once
-    idle_cap_s: float | None = None  # no gap inside a session is longer
-    time_scale: float = 1.0  # factor on recorded starts and gaps: 0.1 is ten times faster
-    prompt: Literal["token_ids", "text"] = "token_ids"  # exact ids, or words
-    history: Literal["recorded"] = "recorded"  # earlier replies in a prompt are the recorded ones
+    timing: Timing = "think"
+    idle_cap_s: float | None = None
+    time_scale: float = 1.0
+    prompt: Literal["token_ids", "text"] = "token_ids"
+    history: Literal["recorded"] = "recorded"
     cache: Literal["cold", "primed", "steady"] = "cold"
-    output: Literal["exact", "natural"] = "exact"  # pinned lengths, or as the model ends
-    on_parent_failure: Literal["continue", "abandon"] = "continue"  # what follows a failed turn
-    seed: int = 1  # of arrivals and words; salts are always fresh
-    repeats: int = 1  # how often each arm runs; the order is palindromic
-    limit_requests: int | None = None  # only the first ones of the trace
-    warmups: int = 0  # requests with tokens of their own before the start
+    output: Literal["exact", "natural"] = "exact"
+    on_parent_failure: Literal["continue", "abandon"] = "continue"
+    seed: int = 1
+    repeats: int = 1
+    limit_requests: int | None = None
+    warmups: int = 0
     warmup_sessions: int = 0  # cache = "steady": the first sessions run as the others do but are not measured
     ramp_s: float | None = None  # session arrivals rise from nothing to session_rate over this time
     max_start_rate: float | None = None  # requests a second; a brake, never the pacer
-    max_concurrency: int | None = None  # requests in flight; a brake too
+    max_concurrency: int | None = None
     stall_timeout_s: float = 300.0  # no byte for that long: outcome `timeout`
     request_limit_s: float = 3600.0  # no end for that long, whatever bytes come: outcome `timeout`
 
@@ -50,39 +50,39 @@ class Workload(_Strict):
 class Slo(_Strict):
     """Objectives a request must meet, all of those given; milliseconds."""
 
-    ttft_ms: float | None = None  # first token - sent
-    ttft_sched_ms: float | None = None  # first token - due
-    ttst_ms: float | None = None  # second token - first
-    max_gap_ms: float | None = None  # largest gap between chunks
-    tpot_ms: float | None = None  # mean time of a token after the first
-    e2e_ms: float | None = None  # last token - sent
-    e2e_sched_ms: float | None = None  # last token - due
+    ttft_ms: float | None = None
+    ttft_sched_ms: float | None = None
+    ttst_ms: float | None = None
+    max_gap_ms: float | None = None
+    tpot_ms: float | None = None
+    e2e_ms: float | None = None
+    e2e_sched_ms: float | None = None
 
 
 class Wan(_Strict):
     """The link between the datacentres: a named profile, figures of its own, or a profile with some replaced."""
 
-    profile: str | None = None  # metro, regional, national or continental
-    one_way_ms: float | None = None  # delay each way
-    rate_mbit: float | None = None  # of the whole link
+    profile: str | None = None
+    one_way_ms: float | None = None
+    rate_mbit: float | None = None
     flow_rate_mbit: float | None = None  # what one TCP flow can reach (window, pacing)
-    loss_pct: float | None = None  # of packets, each way
-    jitter_ms: float | None = None  # standard deviation of the delay
+    loss_pct: float | None = None
+    jitter_ms: float | None = None
 
 
 class Cost(_Strict):
     """Prices an hour: each chip by name, and the line for arms that use one."""
 
-    chips: dict[str, float] = {}  # price of an hour of each chip, by name
-    line: float = 0.0  # price of an hour of the WAN line
-    currency: str = "USD"  # only shown
+    chips: dict[str, float] = {}
+    line: float = 0.0
+    currency: str = "USD"
 
 
 class Role(_Strict):
     """How many instances of a role an arm has, and on which chip (a name of the cost sheet)."""
 
-    chip: str  # a name of [cost] chips
-    count: int  # instances
+    chip: str
+    count: int
 
 
 class EmulatorOptions(_Strict):
@@ -106,22 +106,22 @@ class Arm(_Strict):
     """One deployment under test: an emulated one (`emulated`) or any live OpenAI-compatible endpoint (`base_url`)."""
 
     name: str
-    emulated: ArmKind | None = None  # this, or base_url
-    base_url: str | None = None  # of a live endpoint, with or without /v1
+    emulated: ArmKind | None = None
+    base_url: str | None = None
     model: str | None = None
     endpoint: str | None = None  # /v1/completions or /v1/chat/completions; default by `prompt`
-    profile: str = "openai"  # kind of server: openai, vllm, sglang, dynamo, llamacpp, …
-    api_key_env: str | None = None  # environment variable that holds the key
-    headers: dict[str, str] = {}  # sent with every request; values are never saved
-    extra_body: dict[str, Any] = {}  # further fields of every request's body
-    cache_domain: str | None = None  # arms with the same one share a prefix cache; default: the base URL
+    profile: str = "openai"
+    api_key_env: str | None = None
+    headers: dict[str, str] = {}
+    extra_body: dict[str, Any] = {}
+    cache_domain: str | None = None
     token_id_range: tuple[int, int] = (1000, 30000)  # [low, high) ids free of special tokens
     tokenizer: str | None = None  # tokenizer.json: text prompts exact to the token (extra `text`)
     block_tokens: int | None = None  # block size of the endpoint's prefix cache; None: not known
     metrics_url: str | None = None  # the endpoint's counters; default: /metrics beside its /v1; "off": none
-    cost_per_mtok_input: float | None = None  # what a million input tokens cost there
-    cost_per_mtok_output: float | None = None  # what a million output tokens cost there
-    roles: dict[str, Role] = {}  # what is deployed, for the cost
+    cost_per_mtok_input: float | None = None
+    cost_per_mtok_output: float | None = None
+    roles: dict[str, Role] = {}
     line: bool | None = None  # whether the WAN line is part of this arm's cost; default: naive and pdd
     speed: float | None = None
     kv_scale: float | None = None

@@ -17,6 +17,7 @@ from click.testing import CliRunner
 from pddbench.cli import cli
 from pddbench.cli.examples import EXAMPLES
 from pddbench.cli.reference import leaves, reference
+from pddbench.cli.reference_notes import NOTES
 
 ROOT = Path(__file__).parents[2]
 LEAVES = {" ".join(path): command for path, command in leaves(cli, ())}
@@ -60,6 +61,17 @@ def test_the_reference_is_made_from_the_code():
     """A page that says what was true last month is worse than none."""
     written = (ROOT / "docs/reference.md").read_text()
     assert written == reference().rstrip("\n") + "\n", "python -m pddbench.cli.reference > docs/reference.md"
+
+
+def test_notes_are_of_keys_that_exist():
+    """A note on a key that is gone is a lie that no compiler finds."""
+    from pddbench.workload import experiment as ex
+
+    tables = {"(top)": ex.Experiment, "[workload]": ex.Workload, "[slo]": ex.Slo, "[wan]": ex.Wan, "[cost]": ex.Cost,
+              "[emulator]": ex.EmulatorOptions, "[[arm]]": ex.Arm, "[[arm]] roles.NAME": ex.Role}  # fmt: skip
+    assert set(NOTES) == set(tables)
+    for name, notes in NOTES.items():
+        assert set(notes) <= set(tables[name].__struct_fields__), name
 
 
 @pytest.mark.parametrize(("words", "meant"), [("rum", "run"), ("trace stat", "stats"), ("wan prob", "probe"),
