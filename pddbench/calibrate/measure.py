@@ -189,7 +189,7 @@ async def _run_by(plan: Plan, targets: Sequence[Target], folder: Path) -> float 
                   writer=writer, salt="", speed=1.0, on_parent_failure="continue")
         for worker, target in enumerate(targets)
     ]  # fmt: skip
-    await replay_by_workers(jobs, lambda worker: None, asyncio.Event())
+    await replay_by_workers(jobs, asyncio.Event())
     return None
 
 

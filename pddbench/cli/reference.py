@@ -13,6 +13,7 @@ import msgspec
 from pddbench import exitcodes
 from pddbench.cli import cli
 from pddbench.cli.examples import EXAMPLES
+from pddbench.cli.reference_notes import NOTES
 
 _HEAD = """# Reference
 
@@ -100,7 +101,7 @@ def experiment() -> Iterator[str]:
         yield f"### {name}\n"
         yield _paragraphs(table.__doc__ or "") + "\n"
         yield "| key | type | default | |\n|---|---|---|---|"
-        notes = _notes(table)
+        notes = NOTES.get(name, {}) | _notes(table)
         for field in msgspec.structs.fields(table):
             default = "required" if field.required else f"`{_default(field)}`"
             yield f"| `{field.name}` | {_cell(_type(field.type))} | {default} | {_cell(notes.get(field.name, ''))} |"

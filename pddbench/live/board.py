@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import math
 from pathlib import Path
 from typing import Any
@@ -11,15 +13,18 @@ import msgspec
 from pddbench import __version__
 from pddbench.live.tail import Tail
 from pddbench.live.watch import NS, RATE_WINDOW_NS, Watch
-from pddbench.replay import frames
 
 QUANTILES = (0.5, 0.9, 0.99)
 
 
 class Announced(msgspec.Struct):
-    """The first message to the viewer: which runs will be made, in order; `planned_s` wall seconds of one at least."""
+    """The first message to the viewer: which runs will be made, in order, and the run folder.
+
+    `requests` are the measured ones of a run, `planned_s` the wall seconds that one takes at least.
+    """
 
     name: str
+    folder: str
     runs: list[tuple[str, int]]
     requests: int
     planned_s: float
@@ -32,13 +37,10 @@ class Board:
 
     def __init__(self, announced: Announced) -> None:
         self.announced = announced
-        self.watches = [Watch(arm, repeat, announced.speed) for arm, repeat in announced.runs]
-        for watch in self.watches:
-            watch.planned = announced.requests
+        self.watches = [Watch(arm, repeat, announced.requests, announced.speed) for arm, repeat in announced.runs]
         self.number = 0  # of the run that is on, from 1; 0: none yet
         self.began_ns: int | None = None
-        self._tails: list[Tail] = []
-        self._measuring: set[int] = set()  # spools read beyond their zero
+        self._tails: dict[Path, Tail] = {}
         self._took_s: list[float] = []
         self._begun_ns = 0
 
@@ -54,42 +56,45 @@ class Board:
         self._begun_ns = now_ns
         self.began_ns = now_ns if self.began_ns is None else self.began_ns
 
-    def open(self, spool: Path) -> None:
-        """The current run writes this spool (a run may write several)."""
-        self._tails.append(Tail(spool))
+    @property
+    def reading(self) -> bool:
+        """Whether a spool of the current run has been found."""
+        return bool(self._tails)
+
+    def _look(self, watch: Watch) -> None:
+        """Open the spools of the current run that have come to be: one, or one of each client process."""
+        folder, run = Path(self.announced.folder) / "spool", f"{watch.arm}.{watch.repeat}"
+        for path in [*folder.glob(f"{run}.spool"), *folder.glob(f"{run}.w*.spool")]:
+            if path not in self._tails:
+                with contextlib.suppress(FileNotFoundError):  # the run is just being put away
+                    self._tails[path] = Tail(path)
 
     def read(self) -> None:
         """Whatever was written since the last time."""
         watch = self.current
         if watch is None:
             return
-        for worker, tail in enumerate(self._tails):
-            for frame in tail.frames(watch.wants):
-                if not self._before_zero(watch, worker, frame):
-                    watch.take(frame, worker)
+        self._look(watch)
+        for number, tail in enumerate(self._tails.values()):
+            for frame in tail.frames(functools.partial(watch.wants, spool=number)):
+                watch.take(frame, number)
 
-    def _before_zero(self, watch: Watch, worker: int, frame: Any) -> bool:
-        """Whether it is a warm-up of a worker whose spool is read after another worker's zero (they have one zero)."""
-        if watch.t0_ns is None or worker in self._measuring:
-            self._measuring |= {worker} if isinstance(frame, frames.Zero) else set()
-            return False
-        if isinstance(frame, frames.Zero):
-            self._measuring.add(worker)
-        elif isinstance(frame, frames.Handed):
-            watch.planned -= 1
-        return True
+    def count(self, sent: int, in_flight: int, done: int, failed: int, not_sent: int) -> None:
+        """How far the current run says it is; only where no spool of it was found."""
+        watch = self.current
+        if watch is not None and not self.reading:
+            watch.sent, watch.done, watch.failed, watch.not_sent = sent, done, failed, not_sent
 
     def finish(self, now_ns: int) -> None:
         """The current run is over."""
         self.read()
-        for tail in self._tails:
+        for tail in self._tails.values():
             tail.close()
         if self._tails:
             self._took_s.append((now_ns - self._begun_ns) / NS)
             watch = self.watches[self.number - 1]
             watch.status = watch.status or "over"
         self._tails.clear()
-        self._measuring.clear()
 
     def left_s(self, now_ns: int) -> float | None:
         """Wall seconds until the last run ends, about: by the plan, by the rate so far, by the runs that ended."""

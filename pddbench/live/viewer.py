@@ -14,7 +14,6 @@ import socket
 import sys
 import threading
 import time
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -23,6 +22,7 @@ from pddbench.live.board import Announced, Board
 from pddbench.live.views import PLAIN_EVERY_S, VERBOSE_EVERY_S, Lines, Silent, Terminal, View
 
 TICK_S = 0.5
+LOOK_S = 0.1  # for a spool that is not there yet
 ERRORS_A_RUN = 20
 VIEWS = ("lines", "verbose", "terminal", "silent")
 
@@ -56,10 +56,14 @@ class _Viewer:
             while self._messages(max(0.0, next_s - time.monotonic())):
                 if time.monotonic() >= next_s:
                     self._tick()
-                    next_s = max(next_s + TICK_S, time.monotonic() + TICK_S / 2)
+                    next_s = time.monotonic() + (TICK_S if self._reading else LOOK_S)
             self._over()
         finally:
             self._view.close()
+
+    @property
+    def _reading(self) -> bool:
+        return self._board is not None and self._board.reading
 
     def _messages(self, wait_s: float) -> bool:
         """Handle what has come; False when there will be no more."""
@@ -84,10 +88,9 @@ class _Viewer:
             self._view.begin(self._board.snapshot(now_ns))
         elif kind == "say":
             self._view.note(f"  {value}")
-        elif self._board is not None and kind == "spool":
-            # gone again already: a run of a moment; the answer comes at once
-            with self._lock, contextlib.suppress(FileNotFoundError):
-                self._board.open(Path(value))
+        elif self._board is not None and kind == "counts":
+            with self._lock:
+                self._board.count(*value)
 
     def _start(self, announced: Announced) -> None:
         from pddbench.live.server import serve
@@ -129,7 +132,7 @@ class _Viewer:
         with self._lock:
             board.finish(now_ns)
         self._tell_errors()
-        if board.current.t0_ns is not None:
+        if board.current.t0_ns is not None or board.current.done:
             self._view.finish(board.snapshot(now_ns))
 
 

@@ -37,72 +37,70 @@ class Flying:
 
 
 class Watch:
-    """One arm and repeat. Counts are of the measured requests only: warm-ups end when the run's zero is written."""
+    """One arm and repeat, from the spools of one or several client processes.
 
-    def __init__(self, arm: str, repeat: int, speed: float = 1.0) -> None:
-        self.arm, self.repeat, self.speed = arm, repeat, speed
-        self.planned = self.sent = self.done = self.failed = self.not_sent = self.warmups = 0
+    Counts are of the measured requests only: those handed over before their spool names the run's zero are warm-ups.
+    """
+
+    def __init__(self, arm: str, repeat: int, planned: int, speed: float = 1.0) -> None:
+        self.arm, self.repeat, self.planned, self.speed = arm, repeat, planned, speed
+        self.sent = self.done = self.failed = self.not_sent = self.warmups = 0
         self.t0_ns: int | None = None
         self.status: str | None = None
         self.errors: deque[str] = deque(maxlen=20)  # not yet shown
-        self.flying: dict[int, Flying] = {}
+        self.flying: dict[tuple[int, int], Flying] = {}  # by spool and index
+        self._begun: set[int] = set()  # spools that have named their zero
+        self._closed: set[int] = set()
         self.ttft, self.loop_lag, self.send_lag, self.kernel_gap = Spread(), Spread(), Spread(), Spread()
         self.silent_failures = 0  # failed before a first token
-        self.own: dict[int, deque[frames.Health]] = {}  # samples of the last seconds of each of our workers
+        self.own: dict[int, deque[frames.Health]] = {}  # by spool: samples of the last seconds of that client process
         self._ends: deque[int] = deque()
         self._clock = KernelClock([])
 
-    def wants(self, kind: int, index: int) -> bool:
+    def wants(self, kind: int, index: int, spool: int = 0) -> bool:
         """Whether a frame says anything that is not known: reads of a request only until its first token."""
         if kind != _READS or index == NO_INDEX:
             return True
-        one = self.flying.get(index)
+        one = self.flying.get((spool, index))
         return one is not None and one.parser is not None
 
-    def take(self, frame: Any, worker: int = 0) -> None:
-        """Note one frame of a worker's spool."""
+    def take(self, frame: Any, spool: int = 0) -> None:
+        """Note one frame of the spool of that number."""
         match frame:
             case frames.Reads():
-                self._reads(frame)
+                self._reads(frame, self.flying.get((spool, frame.index)))
             case frames.Handed():
-                self.sent += 1
-                self.flying[frame.index] = Flying(frame)
-                self.send_lag.add((frame.handed_ns - frame.due_ns - frame.throttle_wait_ns) / NS)
+                self._handed(frame, spool)
             case frames.Answered():
-                self._answered(frame)
+                if (one := self.flying.get((spool, frame.index))) is not None:
+                    one.status = frame.status
+                    if frame.status is not None and frame.status >= 300:
+                        one.parser = None  # an error's body holds no token
             case frames.Ended():
-                self._ended(frame)
+                self._ended(frame, self.flying.pop((spool, frame.index), None))
             case frames.NotSent():
                 self.not_sent += 1
             case frames.Health():
-                self._health(frame, worker)
+                self._health(frame, spool)
             case frames.ClockOffset():
                 self._clock = KernelClock([(frame.t_ns, frame.offset_ns)])
-            case frames.Opened():
-                self.planned = max(self.planned, frame.requests)
             case frames.Zero():
-                self._zero(frame)
+                self._begun.add(spool)
+                self.t0_ns = frame.t0_ns
             case frames.Closed():
-                self.status = frame.status
+                self._closed.add(spool)
+                if self._closed >= self._begun:
+                    self.status = frame.status
 
-    def _zero(self, zero: frames.Zero) -> None:
-        """Warm-ups are over: counting starts again."""
-        self.t0_ns, self.warmups = zero.t0_ns, self.sent
-        self.planned -= self.warmups
-        self.sent = self.done = self.failed = self.not_sent = self.silent_failures = 0
-        self.ttft, self.send_lag = Spread(), Spread()
-        self._ends.clear()
-
-    def _answered(self, frame: frames.Answered) -> None:
-        one = self.flying.get(frame.index)
-        if one is None:
+    def _handed(self, frame: frames.Handed, spool: int) -> None:
+        if spool not in self._begun:
+            self.warmups += 1
             return
-        one.status = frame.status
-        if frame.status is not None and frame.status >= 300:
-            one.parser = None  # an error's body holds no token
+        self.sent += 1
+        self.flying[spool, frame.index] = Flying(frame)
+        self.send_lag.add((frame.handed_ns - frame.due_ns - frame.throttle_wait_ns) / NS)
 
-    def _reads(self, frame: frames.Reads) -> None:
-        one = self.flying.get(frame.index)
+    def _reads(self, frame: frames.Reads, one: Flying | None) -> None:
         if one is None or one.parser is None:
             return
         reads = on_our_clock(frame.reads, self._clock)
@@ -116,8 +114,7 @@ class Watch:
         except (SseError, ValueError):
             one.parser = None  # what is wrong with it is said after the run
 
-    def _ended(self, frame: frames.Ended) -> None:
-        one = self.flying.pop(frame.index, None)
+    def _ended(self, frame: frames.Ended, one: Flying | None) -> None:
         if one is None:
             return
         self.done += 1
@@ -129,12 +126,12 @@ class Watch:
         said = f"HTTP {one.status}" if one.status is not None and one.status >= 300 else frame.ending
         self.errors.append(said + (f": {printable(frame.error, 120)}" if frame.error else ""))
 
-    def _health(self, frame: frames.Health, worker: int) -> None:
+    def _health(self, frame: frames.Health, spool: int) -> None:
         for lag_ns in frame.loop_lag_ns:
             self.loop_lag.add(lag_ns / NS)
         for gap_ns in frame.kernel_gap_ns:
             self.kernel_gap.add(gap_ns / NS)
-        own = self.own.setdefault(worker, deque())
+        own = self.own.setdefault(spool, deque())
         own.append(frame)
         while own[0].t_ns < frame.t_ns - limits.CPU_WINDOW_S * NS:
             own.popleft()
@@ -155,11 +152,11 @@ class Watch:
         return max(waits, default=0) * self.speed / NS
 
     def cpu_share(self) -> float | None:
-        """Our process's CPU over the last 5 s, of a core; of several workers the busiest's."""
+        """Our process's CPU over the last 5 s, of a core; of several processes the busiest's."""
         return max((sum(one.cpu_share for one in own) / len(own) for own in self.own.values()), default=None)
 
     def waited_share(self) -> float | None:
-        """Share of the last 5 s in which our process was ready to run and had no core; of the worst worker."""
+        """Share of the last 5 s in which our process was ready to run and had no core; of the worst process."""
         shares = []
         for own in self.own.values():
             took_ns = own[-1].t_ns - own[0].t_ns
@@ -168,7 +165,7 @@ class Watch:
         return max(shares, default=None)
 
     def rss_bytes(self) -> int | None:
-        """Memory of our process, of several workers of all."""
+        """Memory of our process, of several of all."""
         known = [own[-1].rss_bytes for own in self.own.values()]
         return sum(size for size in known if size is not None) if any(known) else None
 

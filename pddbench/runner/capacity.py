@@ -164,7 +164,7 @@ class Runs:
         salts = fresh_salts(1)
         facts: dict[str, Any] = manifest.build(prepared, salts)
         manifest.write(folder, facts)
-        silent = Progress(Announced("", prepared.order, len(prepared.plan.requests), 0.0), quiet=True)
+        silent = Progress(Announced("", str(folder), prepared.order, len(prepared.plan.requests), 0.0), quiet=True)
         with catching() as stop:
             execute(prepared, folder, facts, salts, stop, silent)
         facts["finished_utc"] = manifest.utc_now()

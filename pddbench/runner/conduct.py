@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import socket
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -58,27 +59,34 @@ def conduct(experiment: Experiment, options: RunOptions) -> int:
         return exitcodes.GOOD
     _show_plan(prepared, options, to_stderr=True)
     consent.ask(prepared, yes=options.yes, max_cost=options.max_cost)
-    progress = _progress(prepared, options)
-    folder = make_folder(options.out or default_folder(experiment.name), options.force)
-    return _run_and_answer(prepared, folder, options, progress)
-
-
-def _progress(prepared: Prepared, options: RunOptions) -> Progress:
-    """What will show the run; the address of `--serve` is taken here, before any traffic."""
-    from pddbench.live import server
-    from pddbench.live.board import Announced
-
     if options.quiet and options.verbose:
         raise InputError("--quiet and --verbose exclude each other: give one of them")
-    listener = None
-    if options.serve is not None:
-        listener = server.bind(options.serve)
-        where = server.url(listener)
-        click.echo(f"live: {where} (Prometheus: {where}metrics)", err=True)
+    listener = _listener(options.serve)
+    folder = make_folder(options.out or default_folder(experiment.name), options.force)
+    return _run_and_answer(prepared, folder, options, _progress(prepared, folder, options, listener))
+
+
+def _listener(address: str | None) -> socket.socket | None:
+    """The socket of `--serve`, bound before any traffic, and where it is for a browser."""
+    if address is None:
+        return None
+    from pddbench.live import server
+
+    listener = server.bind(address)
+    where = server.url(listener)
+    click.echo(f"live: {where} (Prometheus: {where}metrics)", err=True)
+    return listener
+
+
+def _progress(prepared: Prepared, folder: Path, options: RunOptions, listener: socket.socket | None) -> Progress:
+    """What will show the run."""
+    from pddbench.live.board import Announced
+
     announced = Announced(
         name=printable(prepared.experiment.name, 80),
         runs=prepared.order,
-        requests=len(prepared.plan.requests),
+        folder=str(folder.resolve()),
+        requests=len(prepared.plan.measured),
         planned_s=prepared.duration_s() / max(1, len(prepared.order)),
         speed=prepared.speed,
         simulated=options.simulated,

@@ -45,7 +45,7 @@ def execute(
             for arm, repeat in prepared.order:
                 if stop.number is not None:
                     break
-                progress.begin()
+                progress.begin(arm, repeat)
                 salt = arm_salts(prepared.experiment.arm, salts[repeat])[arm]
                 run = _Run(prepared, setups[arm], repeat, salt, folder, facts, progress, stop)
                 with suppress(LaunchStopped):
@@ -86,7 +86,7 @@ def execute_simulated(
             if stop.number is not None:
                 facts["partial"], facts["signal"] = True, stop.number
                 break
-            progress.begin()
+            progress.begin(arm, repeat)
             setup = setups[arm]
             assert setup.spec is not None
             if by_token or prepared.plan.history == "live":
@@ -238,7 +238,6 @@ class _Run:
         setup, plan = self._setup, self._prepared.plan
         path = spool_path(self._folder, setup.name, self._repeat)
         spool = SpoolWriter(path, setup.name, self._repeat, len(plan.requests))
-        self._progress.spool(path)
         replies = Replies(plan) if plan.history == "live" else None
         try:
             return await replay(
@@ -249,6 +248,7 @@ class _Run:
                     spool=spool,
                     speed=setup.speed,
                     on_parent_failure=self._prepared.experiment.workload.parent_failure,
+                    progress=self._progress.update,
                     stop=stop,
                     replies=replies,
                     needs_ids=setup.token_ids,
@@ -259,7 +259,6 @@ class _Run:
 
     async def _by_workers(self, url: str, stop: asyncio.Event) -> ReplayEnd:
         """Replay in several processes."""
-        from pddbench.runfolder.finish import spool_path
         from pddbench.runner.worker import WorkerJob
         from pddbench.runner.workers import replay_by_workers
 
@@ -279,11 +278,7 @@ class _Run:
             )
             for worker in range(workers)
         ]
-
-        def opened(worker: int) -> None:
-            self._progress.spool(spool_path(self._folder, setup.name, self._repeat, worker))
-
-        return await replay_by_workers(jobs, opened, stop)
+        return await replay_by_workers(jobs, stop)
 
     def _record(self, started_utc: str, end: ReplayEnd) -> dict[str, Any]:
         return {

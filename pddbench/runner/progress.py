@@ -7,7 +7,6 @@ import os
 import socket
 import subprocess
 import sys
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +15,7 @@ import msgspec
 
 if TYPE_CHECKING:
     from pddbench.live.board import Announced
+    from pddbench.replay.counts import Counts
 
 _PATIENCE_S = 5.0
 
@@ -31,23 +31,23 @@ class Progress:
         self._kind = "silent" if quiet or sys.stderr is None else self._kind
         self._process: subprocess.Popen[bytes] | None = None
 
-    def begin(self) -> None:
-        """The next run starts."""
-        self._tell("begin", None)
+    def begin(self, arm: str, repeat: int) -> None:
+        """The next run starts; the viewer finds its spools by their names."""
+        self._tell("begin", [arm, repeat])
 
-    def spool(self, path: Path) -> None:
-        """The run that is on writes this spool, which exists."""
-        self._tell("spool", str(path.resolve()))
+    def update(self, counts: Counts) -> None:
+        """How far the run is: what is shown of one whose spool is gone before the viewer looks."""
+        self._tell("counts", [counts.sent, counts.in_flight, counts.done, counts.failed, counts.not_sent])
+
+    def say(self, words: str) -> None:
+        """What the run is doing besides."""
+        self._tell("say", words)
 
     def _tell(self, kind: str, value: Any) -> None:
         if self._process is None or self._process.stdin is None:
             return
         with contextlib.suppress(OSError):  # it is slow, or gone: the run goes on without it
             os.write(self._process.stdin.fileno(), msgspec.json.encode([kind, value]) + b"\n")
-
-    def say(self, words: str) -> None:
-        """What the run is doing besides."""
-        self._tell("say", words)
 
     def __enter__(self) -> Progress:
         if self._kind == "silent" and self._listener is None:

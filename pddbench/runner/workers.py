@@ -26,16 +26,13 @@ STOP_S = 30.0  # a worker that was told to stop and has not ended by then is kil
 LINE_BYTES = 1 << 20
 
 
-async def replay_by_workers(jobs: Sequence[WorkerJob], opened: Callable[[int], None], stop: asyncio.Event) -> ReplayEnd:
-    """Run the jobs as processes; `opened(worker)` when its spool is there.
-
-    Raises `WorldError` when one of them dies or fails, after all have ended.
-    """
+async def replay_by_workers(jobs: Sequence[WorkerJob], stop: asyncio.Event) -> ReplayEnd:
+    """Run the jobs as processes. Raises `WorldError` when one of them dies or fails, after all have ended."""
     workers = [_Worker(job) for job in jobs]
     try:
         for worker in workers:
             await worker.start()
-        conductor = _Conductor(workers, opened, stop)
+        conductor = _Conductor(workers, stop)
         await conductor.run()
     finally:
         for worker in workers:
@@ -62,9 +59,8 @@ def _together(ends: Sequence[ReplayEnd]) -> ReplayEnd:
 class _Conductor:
     """Waits until every worker is ready, names the common start, and passes a stop on."""
 
-    def __init__(self, workers: Sequence[_Worker], opened: Callable[[int], None], stop: asyncio.Event) -> None:
-        self._workers, self._opened, self._stop = workers, opened, stop
-        self._ready: set[int] = set()
+    def __init__(self, workers: Sequence[_Worker], stop: asyncio.Event) -> None:
+        self._workers, self._stop = workers, stop
         self._gone = False
 
     async def run(self) -> None:
@@ -97,10 +93,6 @@ class _Conductor:
 
     def _heard(self) -> None:
         """Something came from a worker."""
-        for number, worker in enumerate(self._workers):
-            if worker.ready and number not in self._ready:
-                self._ready.add(number)
-                self._opened(number)
         if not self._gone and all(worker.ready for worker in self._workers):
             self._gone = True
             t0_ns = time.monotonic_ns() + LEAD_NS

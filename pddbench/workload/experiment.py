@@ -23,10 +23,10 @@ class Workload(_Strict):
     the run's salt), `steady` (the first `warmup_sessions` of the trace fill the caches, unmeasured).
     """
 
-    trace: str  # a trace file or folder, relative to this file
-    format: str | None = None  # of the trace; detected from its content
-    arrival: Arrival = "trace"  # when sessions start: as recorded, or at session_rate
-    session_rate: float | None = None  # sessions a second, for poisson, gamma and constant
+    trace: str
+    format: str | None = None
+    arrival: Arrival = "trace"
+    session_rate: float | None = None
     burstiness: float = 1.0  # gamma arrivals: shape of the gaps, 1 = Poisson, below 1 burstier
     timing: Timing = "think"  # when a next turn is sent: after reply and gap, as recorded, at once
     idle_cap_s: float | None = None  # no gap inside a session is longer
@@ -59,13 +59,13 @@ class Workload(_Strict):
 class Slo(_Strict):
     """Objectives a request must meet, all of those given; milliseconds."""
 
-    ttft_ms: float | None = None  # first token - sent
-    ttft_sched_ms: float | None = None  # first token - due
-    ttst_ms: float | None = None  # second token - first
-    max_gap_ms: float | None = None  # largest gap between chunks
-    tpot_ms: float | None = None  # mean time of a token after the first
-    e2e_ms: float | None = None  # last token - sent
-    e2e_sched_ms: float | None = None  # last token - due
+    ttft_ms: float | None = None
+    ttft_sched_ms: float | None = None
+    ttst_ms: float | None = None
+    max_gap_ms: float | None = None
+    tpot_ms: float | None = None
+    e2e_ms: float | None = None
+    e2e_sched_ms: float | None = None
 
 
 class Wan(_Strict):
@@ -87,9 +87,9 @@ class Wan(_Strict):
 class Cost(_Strict):
     """Prices an hour: each chip by name, and the line for arms that use one."""
 
-    chips: dict[str, float] = {}  # price of an hour of each chip, by name
-    line: float = 0.0  # price of an hour of the WAN line
-    currency: str = "USD"  # only shown
+    chips: dict[str, float] = {}
+    line: float = 0.0
+    currency: str = "USD"
 
 
 class Role(_Strict):
@@ -194,11 +194,11 @@ class Arm(Mechanisms):
     base_url: str | None = None  # of a live endpoint, with or without /v1
     model: str | None = None
     endpoint: str | None = None  # /v1/completions or /v1/chat/completions; default by `prompt`
-    profile: str = "openai"  # kind of server: openai, vllm, sglang, dynamo, llamacpp, …
-    api_key_env: str | None = None  # environment variable that holds the key
-    headers: dict[str, str] = {}  # sent with every request; values are never saved
-    extra_body: dict[str, Any] = {}  # further fields of every request's body
-    cache_domain: str | None = None  # arms with the same one share a prefix cache; default: the base URL
+    profile: str = "openai"
+    api_key_env: str | None = None
+    headers: dict[str, str] = {}
+    extra_body: dict[str, Any] = {}
+    cache_domain: str | None = None
     token_id_range: tuple[int, int] = (1000, 30000)  # [low, high) ids free of special tokens
     tokenizer: str | None = None  # tokenizer.json: text prompts exact to the token (extra `text`)
     block_tokens: int | None = None  # block size of the endpoint's prefix cache; None: not known

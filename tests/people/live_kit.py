@@ -39,7 +39,9 @@ def health(t_ns, lag_ms=0.1, cpu=0.2):
 
 def board(runs=(("baseline", 1), ("pdd", 1)), requests=10, **more):
     """A board whose first run has begun at 0."""
-    made = Board(Announced(name="made up", runs=list(runs), requests=requests, planned_s=60.0, **more))
+    made = Board(
+        Announced(name="made up", folder="/nowhere", runs=list(runs), requests=requests, planned_s=60.0, **more)
+    )
     made.begin(0)
     return made
 
@@ -51,7 +53,6 @@ def busy_board():
         if watch is made.watches[1]:
             made.watches[0].status = "complete"
             made.begin(20 * S)
-        watch.take(frames.Opened(watch.arm, 1, 10, 0, 0))
         watch.take(frames.Zero(1 * S))
         for i in range(8):
             for frame in request(i, (1 + i) * S, first_ms=200 + 100 * i, end_ms=None if i == 7 else 900):

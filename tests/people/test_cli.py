@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -17,6 +18,7 @@ from click.testing import CliRunner
 from pddbench.cli import cli
 from pddbench.cli.examples import EXAMPLES
 from pddbench.cli.reference import leaves, reference
+from pddbench.cli.reference_notes import NOTES
 
 ROOT = Path(__file__).parents[2]
 LEAVES = {" ".join(path): command for path, command in leaves(cli, ())}
@@ -36,11 +38,12 @@ def parse(words):
 
 @pytest.mark.parametrize("name", LEAVES)
 def test_every_command_shows_examples_that_parse(name):
-    """Examples are what people copy."""
-    shown = CliRunner().invoke(cli, [*name.split(), "--help"]).output
-    assert EXAMPLES[name]
-    for example in EXAMPLES[name]:
-        assert f"  {example}\n" in shown
+    """Examples are what people copy. A command has them in the common table, or in its own epilog."""
+    shown = " ".join(CliRunner().invoke(cli, [*name.split(), "--help"]).output.split())
+    examples = EXAMPLES.get(name) or re.findall(r"pddbench [^\n]+", LEAVES[name].epilog or "")
+    assert examples, "give it a line in pddbench/cli/examples.py"
+    for example in examples:
+        assert " ".join(example.split()) in shown
         assert example.startswith(f"pddbench {name}")
         parse(shlex.split(example.partition(" > ")[0])[1:])
 
@@ -60,6 +63,17 @@ def test_the_reference_is_made_from_the_code():
     """A page that says what was true last month is worse than none."""
     written = (ROOT / "docs/reference.md").read_text()
     assert written == reference().rstrip("\n") + "\n", "python -m pddbench.cli.reference > docs/reference.md"
+
+
+def test_notes_are_of_keys_that_exist():
+    """A note on a key that is gone is a lie that no compiler finds."""
+    from pddbench.workload import experiment as ex
+
+    tables = {"(top)": ex.Experiment, "[workload]": ex.Workload, "[slo]": ex.Slo, "[wan]": ex.Wan, "[cost]": ex.Cost,
+              "[emulator]": ex.EmulatorOptions, "[[arm]]": ex.Arm, "[[arm]] roles.NAME": ex.Role}  # fmt: skip
+    assert set(NOTES) == set(tables)
+    for name, notes in NOTES.items():
+        assert set(notes) <= set(tables[name].__struct_fields__), name
 
 
 @pytest.mark.parametrize(("words", "meant"), [("rum", "run"), ("trace stat", "stats"), ("wan prob", "probe"),

@@ -56,7 +56,7 @@ def test_quantiles_are_the_reports():
 
 def test_the_first_token_is_no_role_chunk():
     """A role-only first chunk once passed for the first token: 3 ms for a true 250."""
-    watch = Watch("a", 1, speed=2.0)
+    watch = Watch("a", 1, 9, speed=2.0)
     feed(watch, frames.Zero(0), request(0, S, first_ms=250))
     assert watch.ttft.quantile(0.5) == pytest.approx(0.5, rel=2e-3), "in experiment time"
     assert (watch.sent, watch.done, watch.failed) == (1, 1, 0)
@@ -64,7 +64,7 @@ def test_the_first_token_is_no_role_chunk():
 
 def test_frames_after_the_first_token_are_not_even_decoded():
     """The cost must be per request: a view that parses every token would take the core that the emulator needs."""
-    watch = Watch("a", 1)
+    watch = Watch("a", 1, 9)
     feed(watch, frames.Zero(0), request(0, S, first_ms=250, end_ms=None))
     assert not watch.wants(frames.kind_of(frames.Reads), 0)
     assert watch.wants(frames.kind_of(frames.Ended), 0)
@@ -72,7 +72,7 @@ def test_frames_after_the_first_token_are_not_even_decoded():
 
 def test_failures_are_infinitely_slow_and_named():
     """A deployment that fails fast must not look fast."""
-    watch = Watch("a", 1)
+    watch = Watch("a", 1, 9)
     feed(watch, frames.Zero(0), request(0, S, first_ms=100), request(1, S, status=500, error="\x1b[31mboom"))
     feed(watch, request(2, S, end_ms=50, status=None, ending="connection", error="refused"))
     assert (watch.failed, watch.silent_failures) == (2, 2)
@@ -82,17 +82,37 @@ def test_failures_are_infinitely_slow_and_named():
 
 def test_warmups_do_not_count():
     """A cold first request would stand in the quantiles of the measured ones."""
-    watch = Watch("a", 1)
-    watch.planned = 3
-    feed(watch, frames.Opened("a", 1, 3, 0, 0), request(0, S, first_ms=9000), frames.Zero(5 * S))
-    feed(watch, request(1, 6 * S, first_ms=100))
-    assert (watch.planned, watch.sent, watch.done) == (2, 1, 1)
+    watch = Watch("a", 1, 9)
+    feed(watch, request(0, S, first_ms=9000), frames.Zero(5 * S), request(1, 6 * S, first_ms=100))
+    assert (watch.warmups, watch.sent, watch.done) == (1, 1, 1)
     assert watch.ttft.quantile(0.99) == pytest.approx(0.1, rel=2e-3)
+
+
+def test_several_client_processes_are_one_run(tmp_path):
+    """Each has a spool of its own, with its own warm-ups and its own zero; the same index may be in both."""
+    made = board(runs=[("pdd", 1)])
+    made.announced.folder = str(tmp_path)
+    (tmp_path / "spool").mkdir()
+    for worker in range(2):
+        parts = [*request(0, S, first_ms=9000), frames.Zero(5 * S), *request(1, 6 * S, first_ms=100 + 100 * worker)]
+        (tmp_path / "spool" / f"pdd.1.w{worker}.spool").write_bytes(b"".join(map(frames.pack, parts)))
+    made.read()
+    made.read()
+    watch = made.current
+    assert (watch.warmups, watch.sent, watch.done, watch.ttft.n) == (2, 2, 2, 2)
+    assert watch.ttft.quantile(1.0) == pytest.approx(0.2, rel=2e-3)
+
+
+def test_a_run_of_a_moment_still_has_its_counts():
+    """Its spool is gone before anybody looks."""
+    made = board()
+    made.count(9, 0, 8, 1, 1)
+    assert "8/10 done" in words.line(made.snapshot(S)) and "1 failed" in words.line(made.snapshot(S))
 
 
 def test_waiting_is_seen_before_it_ends():
     """During a stall every quantile of what came looks fine."""
-    watch = Watch("a", 1)
+    watch = Watch("a", 1, 9)
     feed(watch, frames.Zero(0), request(0, S, first_ms=100), request(1, 2 * S, end_ms=None))
     assert watch.waiting_s(32 * S) == pytest.approx(30)
 
@@ -102,7 +122,7 @@ def test_waiting_is_seen_before_it_ends():
                                                                   (0.1, 0, 0.95, "bad")])  # fmt: skip
 def test_the_lamp_goes_by_the_rules_of_the_verdict(lag_ms, late_ms, cpu, lamp):
     """A user could stop a run that is bound to end as invalid."""
-    watch = Watch("a", 1)
+    watch = Watch("a", 1, 9)
     feed(watch, frames.Zero(0), *(request(i, S, first_ms=100, handed_ms=late_ms) for i in range(20)))
     feed(watch, health(6 * S, lag_ms, cpu))
     assert watch.health()[0] == lamp
@@ -191,25 +211,26 @@ def start_viewer(kind="lines"):
 
 def test_the_viewer_outlives_signals_and_not_its_parent(tmp_path):
     """Ctrl-C goes to the whole terminal: the viewer must stay to show the end, and must end with its parent."""
-    spool = tmp_path / "pdd.1.spool"
+    spool = tmp_path / "spool" / "pdd.1.spool"
+    spool.parent.mkdir()
     parts = [frames.Opened("pdd", 1, 2, 0, 0), frames.Zero(1), *request(0, 10 * MS, first_ms=250)]
     spool.write_bytes(b"".join(map(frames.pack, parts)))
     viewer = start_viewer()
-    hello = {"name": "x", "runs": [["pdd", 1]], "requests": 2, "planned_s": 1.0}
-    for message in (["announce", hello], ["begin", None]):
+    hello = {"name": "x", "folder": str(tmp_path), "runs": [["pdd", 1]], "requests": 2, "planned_s": 1.0}
+    for message in (["announce", hello], ["begin", ["pdd", 1]]):
         viewer.stdin.write(json.dumps(message) + "\n")
     viewer.stdin.flush()
     assert viewer.stderr.readline() == "[1/1] pdd, repeat 1: started\n"
     viewer.send_signal(signal.SIGINT)
     viewer.send_signal(signal.SIGTERM)
-    _, said = viewer.communicate(json.dumps(["spool", str(spool)]) + "\n", timeout=60)
+    _, said = viewer.communicate(timeout=60)
     assert viewer.returncode == 0
     assert "1/2 done" in said and "TTFT P50 0.25 s" in said and "Traceback" not in said
 
 
 def test_hostile_chunks_do_not_end_the_view():
     """What a server sends is read here too."""
-    watch = Watch("a", 1)
+    watch = Watch("a", 1, 9)
     feed(watch, frames.Zero(0))
     for i, data in enumerate((b"data: {\n\n", b"data: [1]\n\n", b"\xff\xfe\n\n", b"data: " + b"x" * 1000, event(None))):
         feed(watch, *(f for f in request(i, S, end_ms=None)))
@@ -221,6 +242,6 @@ def test_time_left_follows_the_plan():
     """A bar that says nothing about the end is none."""
     made = board()
     watch = made.current
-    feed(watch, frames.Opened("baseline", 1, 10, 0, 0), frames.Zero(0))
+    feed(watch, frames.Zero(0))
     assert made.left_s(20 * S) == pytest.approx(40 + 60)
     assert {"pddbench_runs", "pddbench_time_left_seconds"} <= names(exposition(made, 20 * S))

@@ -103,15 +103,10 @@ async def test_two_workers_give_the_rows_of_one(tmp_path):
     """Without it more workers could mean other bytes, lost requests, turns that wait for nobody, or two clocks."""
     the_plan = sessions(6)
     one, two = folder_of(tmp_path / "one", the_plan), folder_of(tmp_path / "two", the_plan)
-    opened: list[tuple[int, bool]] = []
-
-    def note(worker: int) -> None:
-        opened.append((worker, finish.spool_path(two, "a", 1, worker).exists()))
-
     async with truth_server(reply) as server:
         await here(the_plan, one, server.url)
         first = len(server.seen)
-        end = await replay_by_workers(jobs(two, server.url, 2), note, asyncio.Event())
+        end = await replay_by_workers(jobs(two, server.url, 2), asyncio.Event())
         by_workers = server.seen[first:]
     a, b = rows_of(one), rows_of(two)
     pd.testing.assert_frame_equal(a[SAME], b[SAME])
@@ -123,7 +118,6 @@ async def test_two_workers_give_the_rows_of_one(tmp_path):
     assert roots["scheduled_ns"].tolist() == [s * 20 * MS for s in range(6)], "one t0 for all"
     assert (b.loc[b["kind"] == "prime", "end_ns"] < 0).all(), "what comes before the start has ended by then"
     assert end.status == "complete" and end.counts.done == 15
-    assert sorted(opened) == [(0, True), (1, True)], "who watches the run can open every spool"
     health = pd.read_parquet(two / "health", dtype_backend="pyarrow")
     assert set(health["worker"]) == {0, 1}
 
@@ -153,9 +147,7 @@ async def test_a_worker_that_is_killed(tmp_path):
     folder = folder_of(tmp_path, the_plan)
     first = lambda seen: slow(seen) if seen.request_id.endswith(".0") else reply(seen)  # noqa: E731
     async with truth_server(first) as server:
-        running = asyncio.ensure_future(
-            replay_by_workers(jobs(folder, server.url, 2), lambda counts: None, asyncio.Event())
-        )
+        running = asyncio.ensure_future(replay_by_workers(jobs(folder, server.url, 2), asyncio.Event()))
         await until(lambda: sum(len(seen.wrote_ns) > 40 for seen in server.seen) == 4)
         os.kill(worker_pids(os.getpid())[0], signal.SIGKILL)
         with pytest.raises(WorldError, match=r"worker \d of 2 was killed by SIGKILL while arm 'a' ran"):
@@ -175,7 +167,7 @@ async def test_a_stop_reaches_every_worker(tmp_path):
     folder = folder_of(tmp_path, sessions(4))
     stop = asyncio.Event()
     async with truth_server(lambda seen: slow(seen) if "prime" not in seen.request_id else reply(seen)) as server:
-        running = asyncio.ensure_future(replay_by_workers(jobs(folder, server.url, 2), lambda counts: None, stop))
+        running = asyncio.ensure_future(replay_by_workers(jobs(folder, server.url, 2), stop))
         await until(lambda: sum(len(seen.wrote_ns) > 10 for seen in server.seen) == 4)
         stop.set()
         end = await running
@@ -194,7 +186,7 @@ from pddbench.runner.workers import replay_by_workers
 jobs = msgspec.json.decode(sys.stdin.buffer.read(), type=list[WorkerJob])
 
 async def main():
-    await replay_by_workers(jobs, lambda counts: None, asyncio.Event())
+    await replay_by_workers(jobs, asyncio.Event())
 
 asyncio.run(main())
 """
@@ -230,7 +222,7 @@ async def test_bad_news_of_a_worker_is_a_sentence(tmp_path):
     folder = folder_of(tmp_path, sessions(2))
     (folder / "spool" / "plan.1.bin").unlink()
     with pytest.raises(WorldError, match=r"cannot read .*plan\.1\.bin"):
-        await replay_by_workers(jobs(folder, "http://127.0.0.1:9/", 2), lambda counts: None, asyncio.Event())
+        await replay_by_workers(jobs(folder, "http://127.0.0.1:9/", 2), asyncio.Event())
 
 
 def test_how_a_plan_is_split():

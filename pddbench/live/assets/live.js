@@ -58,7 +58,7 @@ function card(run, on) {
     facts('', [['done', `${run.done.toLocaleString('en')} / ${run.planned.toLocaleString('en')}`], ['in flight', String(run.in_flight)],
       ['rate', run.rate_per_s === null ? '–' : `${run.rate_per_s.toFixed(1)}/s`], ['failed', String(run.failed), run.failed ? 'failed' : ''],
       ['waiting most', seconds(run.waiting_s)], ['our CPU', run.cpu_share === null ? '–' : `${Math.round(100 * run.cpu_share)}%`]]));
-  if (on) out.append(line(points));
+  if (on) out.append(make('p', {class: 'why'}, 'TTFT P50 so far, over the last minutes'), line(points));
   out.append(make('p', {class: 'why'}, `own health: ${run.health_why}`));
   return out;
 }

@@ -1,0 +1,70 @@
+"""What the reference says of keys of the experiment file that carry no comment of their own where they are declared."""
+
+from __future__ import annotations
+
+NOTES: dict[str, dict[str, str]] = {
+    "(top)": {
+        "name": "1-40 of a-z, 0-9, _ and -; the run folder begins with it",
+        "check": "thresholds: see below",
+        "allow": "rules that shall only warn",
+    },
+    "[workload]": {
+        "trace": "a trace file or folder, relative to this file",
+        "format": "of the trace; detected from its content",
+        "arrival": "when sessions start: as recorded, or at session_rate",
+        "session_rate": "sessions a second, for poisson, gamma and constant",
+        "timing": "when a next turn is sent: after reply and gap, as recorded, at once",
+        "idle_cap_s": "no gap inside a session is longer",
+        "time_scale": "factor on recorded starts and gaps: 0.1 is ten times faster",
+        "prompt": "exact ids, or words",
+        "history": "earlier replies in a prompt are the recorded ones",
+        "output": "pinned lengths, or as the model ends",
+        "on_parent_failure": "what becomes of the turns after a failed one",
+        "seed": "of arrivals and words; salts are always fresh",
+        "repeats": "how often each arm runs; the order is palindromic",
+        "limit_requests": "only the first ones of the trace",
+        "warmups": "requests with tokens of their own before the start",
+        "max_concurrency": "requests in flight at most; a brake too",
+    },
+    "[slo]": {
+        "ttft_ms": "first token - sent",
+        "ttft_sched_ms": "first token - due",
+        "ttst_ms": "second token - first",
+        "max_gap_ms": "largest gap between chunks",
+        "tpot_ms": "mean time of a token after the first",
+        "e2e_ms": "last token - sent",
+        "e2e_sched_ms": "last token - due",
+    },
+    "[wan]": {
+        "profile": "metro, regional, national or continental",
+        "one_way_ms": "delay each way",
+        "rate_mbit": "of the whole link",
+        "loss_pct": "of packets, each way",
+        "jitter_ms": "standard deviation of the delay",
+    },
+    "[cost]": {
+        "chips": "price of an hour of each chip, by name",
+        "line": "price of an hour of the WAN line",
+        "currency": "only shown",
+    },
+    "[emulator]": {
+        "model": "whose KV size is emulated",
+        "block_tokens": "block of the prefix caches",
+        "tokens_per_chunk": "tokens bundled in one event of the stream",
+    },
+    "[[arm]]": {
+        "name": "1-40 of a-z, 0-9, _ and -; the first arm is what the others are compared with",
+        "emulated": "this, or base_url",
+        "base_url": "of a live endpoint, with or without /v1",
+        "model": "name that the endpoint serves",
+        "profile": "kind of server: openai, vllm, sglang, dynamo, llamacpp, …",
+        "api_key_env": "environment variable that holds the key",
+        "headers": "sent with every request; values are never saved",
+        "extra_body": "further fields of every request's body",
+        "cache_domain": "arms with the same one share a prefix cache; default: the base URL",
+        "cost_per_mtok_input": "what a million input tokens cost there",
+        "cost_per_mtok_output": "what a million output tokens cost there",
+        "roles": "what is deployed, for the cost",
+    },
+    "[[arm]] roles.NAME": {"chip": "a name of [cost] chips", "count": "instances"},
+}
