@@ -29,6 +29,7 @@ _COMMANDS = {
     "compare": ("pddbench.cli.compare:compare", "Compare two runs, or two arms of them."),
     "check": ("pddbench.cli.check:check", "Check a finished run against thresholds (exit 99 on a breach)."),
     "capacity": ("pddbench.cli.capacity:capacity", "Find the largest load at which each arm meets its objectives."),
+    "claims": ("pddbench.cli.claims:claims", "Measure again what is claimed for split prefill and decode."),
     "feasibility": ("pddbench.cli.feasibility:feasibility", "Compare the KV of prompts with a line: does it fit?"),
     "recover": ("pddbench.cli.recover:recover", "Finish the run folder of a run that was killed."),
     "init": ("pddbench.cli.init:init", "Write an experiment file with comments, to start from."),
