@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from pddbench import __version__, exitcodes
-from pddbench.analyze import counters, hits, registry, trust, trust_timing
+from pddbench.analyze import better, breakdown, counters, hits, registry, stationarity, trust, trust_timing
 from pddbench.analyze.dataset import Dataset
 from pddbench.analyze.exactness import Exactness, exactness
 from pddbench.analyze.finding import Finding
@@ -63,6 +63,9 @@ class ArmSummary(msgspec.Struct, kw_only=True):
     observed: dict[str, Figure]
     buckets: list[Bucket]
     seams: SeamSummary | None = None
+    warmup: stationarity.Warmup | None = None
+    trend: stationarity.Trend | None = None
+    breakdowns: dict[str, list[breakdown.Slice]] = {}
 
 
 class PairBucket(msgspec.Struct, kw_only=True):
@@ -87,6 +90,7 @@ class PairSummary(msgspec.Struct, kw_only=True):
     by_request: dict[str, Figure]
     lowest_bucket: PairBucket | None
     exactness: Exactness | None = None
+    better: dict[str, better.Better] = {}
 
 
 class RunFacts(msgspec.Struct, kw_only=True):
@@ -106,6 +110,7 @@ class RunFacts(msgspec.Struct, kw_only=True):
     emulator_endpoints: dict[str, float] = {}
     calibration: dict[str, Any] | None = None
     simulated: bool = False
+    warmup_cut_s: float = 0.0
 
 
 class Summary(msgspec.Struct, kw_only=True):
@@ -177,6 +182,7 @@ def _facts(data: Dataset) -> RunFacts:
         emulator_endpoints=_emulator_endpoints(data),
         calibration=manifest.get("calibration"),
         simulated=bool(manifest.get("simulated")),
+        warmup_cut_s=data.warmup_s,
     )
 
 
@@ -205,6 +211,9 @@ def _arm(data: Dataset, name: str, part: ArmData) -> ArmSummary:
         ok_only=_ok_only(part) if len(failed) else None,
         observed={name: _observed(part, name) for name in registry.PAIRED},
         buckets=_buckets(part),
+        warmup=stationarity.warmup(rows),
+        trend=stationarity.trend_of(rows, part.code),
+        breakdowns=breakdown.breakdowns(part),
     )
 
 
@@ -275,6 +284,7 @@ def pair_summary(pair: Pair, against: str) -> PairSummary:
         differences={f"{name}.{stat}": pair.difference(name, stat) for name, stat in keys},
         by_request=_by_request(pair, row_names),
         lowest_bucket=_lowest_bucket(pair),
+        better={key: better.better(pair, key) for key in better.KEYS},
     )
 
 

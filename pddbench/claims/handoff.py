@@ -69,7 +69,8 @@ def c11(scenes: Scenes) -> Found:
         parts=[part("P90 of the stall on a crowded line - on a wide one, ids", (-0.03, 0.03), grown["ids"], "s"),
                part("P90 of the stall on a crowded line - on a wide one, direct KV", (0.0, INF), grown["kv"], "s")],
         note="a line of 8 Gbit/s against 10 under about 6.7 Gbit/s of KV; flat means within one RTT (30 ms). "
-             "Jitter and loss: not testable here, the simulated link has neither (real packets: pddbench run --wan netem or tun)",
+             "Jitter and loss: not testable here, the simulated link has neither (real packets: "
+             "pddbench run --wan netem or tun)",
     )  # fmt: skip
 
 

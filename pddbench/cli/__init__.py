@@ -31,6 +31,7 @@ _COMMANDS = {
     "capacity": ("pddbench.cli.capacity:capacity", "Find the largest load at which each arm meets its objectives."),
     "claims": ("pddbench.cli.claims:claims", "Measure again what is claimed for split prefill and decode."),
     "feasibility": ("pddbench.cli.feasibility:feasibility", "Compare the KV of prompts with a line: does it fit?"),
+    "hlog": ("pddbench.cli.hlog:hlog", "Export latencies as HDR histograms, and merge such files."),
     "recover": ("pddbench.cli.recover:recover", "Finish the run folder of a run that was killed."),
     "init": ("pddbench.cli.init:init", "Write an experiment file with comments, to start from."),
     "doctor": ("pddbench.cli.doctor:doctor", "Say what will and will not work on this machine, and what to do."),

@@ -18,11 +18,14 @@ import click
     metavar="OUT",
     help="Write summary.json, summary.md, junit.xml and github-action-benchmark files to the folder OUT.",
 )
-def report(directory: Path, as_json: bool, allow: tuple[str, ...], strict: bool, ci: Path | None) -> int:
+@click.option("--warmup", metavar="S|auto", help="Leave out requests due in the first S seconds (auto: MSER-5).")
+def report(
+    directory: Path, as_json: bool, allow: tuple[str, ...], strict: bool, ci: Path | None, warmup: str | None
+) -> int:
     """Print the table of the run in DIR again; rewrite summary.json, the plots and report.html.
 
     DIR is a run folder, or a folder that holds exactly one.
     """
     from pddbench.report.answer import answer
 
-    return answer(directory, allow, strict=strict, as_json=as_json, ci=ci)
+    return answer(directory, allow, strict=strict, as_json=as_json, ci=ci, warmup=warmup)
