@@ -29,6 +29,8 @@ _COMMANDS = {
     "compare": ("pddbench.cli.compare:compare", "Compare two runs, or two arms of them."),
     "check": ("pddbench.cli.check:check", "Check a finished run against thresholds (exit 99 on a breach)."),
     "capacity": ("pddbench.cli.capacity:capacity", "Find the largest load at which each arm meets its objectives."),
+    "money": ("pddbench.cli.money:money", "Vary the prices behind a capacity search: BCR grid, even prices."),
+    "bathtub": ("pddbench.cli.bathtub:bathtub", "Read a hit sweep: dips of efficiency, revenue over the hit rate."),
     "claims": ("pddbench.cli.claims:claims", "Measure again what is claimed for split prefill and decode."),
     "feasibility": ("pddbench.cli.feasibility:feasibility", "Compare the KV of prompts with a line: does it fit?"),
     "hlog": ("pddbench.cli.hlog:hlog", "Export latencies as HDR histograms, and merge such files."),

@@ -188,7 +188,7 @@ def _row(label: str, figures: Sequence[dict[str, Any]], currency: str, signed: b
     scale, unit = units.pick(figures, figures[0]["unit"])
     unit = "" if unit == "tokens" else unit
     money = printable(currency, 8)
-    unit = unit.replace("cost/Mtok", money).replace("cost", money)
+    unit = unit.replace("cost/Mtok", money).replace("cost/session", money).replace("cost", money)
     return f"{label} {unit}".strip(), [units.cell(figure, scale, signed) for figure in figures]
 
 
