@@ -21,6 +21,7 @@ class Dataset:
     """What `summarise`, `check` and `compare` share of a run; everything is computed once, when first asked for."""
 
     run: Run
+    warmup_s: float = 0.0  # requests due that soon after a repeat's first are left out (asked for, never by itself)
     _pairs: dict[tuple[str, str], paired.Pair] = field(default_factory=dict)
 
     @cached_property
@@ -59,6 +60,9 @@ class Dataset:
     def arms(self) -> dict[str, ArmData]:
         """Each arm's measured rows; all arms share one list of sessions and one matrix of weights."""
         measured = self.lines[self.lines["phase"] == "measure"]
+        if self.warmup_s > 0:
+            begin = measured.groupby(["arm", "repeat"])["due_s"].transform("min")
+            measured = measured[~(measured["due_s"] - begin < self.warmup_s)]
         sessions = sorted(set(measured["session_id"]))
         out: dict[str, ArmData] = {}
         weights = None

@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 NO_PRICE = "no price"  # why figures of money are withheld
+CACHED_PRICE = 0.1  # of an un-hit input token: hit tokens are billed at 10-25% (claim C20)
+OUTPUT_PRICE = 4.0  # of an un-hit input token: an assumption, list prices ask 3 to 5 times
+PRICE_WEIGHTS = {"even_price_input": 1.0, "even_price_cached": CACHED_PRICE, "even_price_output": OUTPUT_PRICE}
 
 
 def cost_per_hour(arm: dict[str, Any], cost: dict[str, Any]) -> float | None:

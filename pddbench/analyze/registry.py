@@ -53,6 +53,10 @@ _ALL = (
     Metric("cost_per_hour", "cost/h", ("value",), "ratio", "sum of count x price over all roles, + line"),
     Metric("goodput_per_cost", "1/cost", ("value",), "ratio", "requests meeting all objectives per unit of currency"),
     Metric("cost_per_mtok_output", "cost/Mtok", ("value",), "ratio", "cost per million output tokens"),
+    Metric("cost_per_session", "cost/session", ("value",), "ratio", "cost per session whose requests all were ok"),
+    Metric("even_price_input", "cost/Mtok", ("value",), "ratio", "break-even price of un-hit input tokens"),
+    Metric("even_price_cached", "cost/Mtok", ("value",), "ratio", "break-even price of cached input tokens"),
+    Metric("even_price_output", "cost/Mtok", ("value",), "ratio", "break-even price of output tokens"),
     Metric("cost_per_mtok", "cost/Mtok", ("value",), "ratio", "cost per million tokens, input and output"),
 )
 

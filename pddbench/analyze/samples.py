@@ -17,7 +17,7 @@ import numpy as np
 from pddbench.analyze import intervals, metrics, registry
 from pddbench.analyze.gaps import Gaps, seam_gap, seam_stall, token_gaps
 from pddbench.analyze.intervals import Figure, number
-from pddbench.analyze.money import NO_PRICE
+from pddbench.analyze.money import CACHED_PRICE, NO_PRICE, OUTPUT_PRICE, PRICE_WEIGHTS
 from pddbench.analyze.quantiles import Bools, Floats, Ints, SessionQuantiles, session_weights, sorted_quantile
 from pddbench.analyze.window import CUT
 
@@ -299,8 +299,15 @@ class ArmData:
             "goodput": rows["good"], "goodput_per_cost": rows["good"], "request_rate": rows["ok"],
             "output_rate": tokens, "cost_per_mtok_output": tokens / 1e6, "cost_per_mtok": (tokens + prompt) / 1e6,
         }  # fmt: skip
-        count = self._by_session(np.asarray(counts[name], dtype=np.float64))
-        if name in ("output_rate", "cost_per_mtok_output", "cost_per_mtok"):
+        if name in PRICE_WEIGHTS:
+            hit = np.where(rows["ok"], rows["cached_tokens"].fillna(rows["cached_tokens_possible"]).fillna(0.0), 0.0)
+            sold = np.maximum(prompt - hit, 0.0) + CACHED_PRICE * hit + OUTPUT_PRICE * tokens
+            counts[name] = sold / 1e6 / PRICE_WEIGHTS[name]
+        if name == "cost_per_session":
+            count = self._sessions_ok()
+        else:
+            count = self._by_session(np.asarray(counts[name], dtype=np.float64))
+        if name in PRICE_WEIGHTS or name in ("output_rate", "cost_per_mtok_output", "cost_per_mtok"):
             silent = float(rows.loc[rows["ok"], "completion_tokens"].isna().mean()) if rows["ok"].any() else 0.0
             if silent > UNKNOWN_LIMIT:
                 return Ratio(count, count, len(rows), f"no usage in {100 * silent:.0f}% of ok replies")
@@ -310,6 +317,15 @@ class ArmData:
             return Ratio(count, count, len(rows), NO_PRICE)
         spent = self._constant(self.cost_per_hour * hours)
         return Ratio(count, spent, len(rows)) if name == "goodput_per_cost" else Ratio(spent, count, len(rows))
+
+    def _sessions_ok(self) -> Floats:
+        """Sessions (of each repeat) whose requests all were ok, by session code."""
+        import pandas as pd
+
+        done = metrics.completion_by_session(self.rows)
+        code = pd.Index(self.sessions).get_indexer(pd.Index(done["session_id"]))
+        good = np.isfinite(done["completion_s"].to_numpy())
+        return np.bincount(code, weights=good, minlength=len(self.sessions)).astype(np.float64)
 
     def _of(self, above: pd.Series | Floats | Bools, below: pd.Series | Floats | Bools) -> Ratio:
         top, bottom = (np.nan_to_num(np.asarray(part, dtype=np.float64)) for part in (above, below))

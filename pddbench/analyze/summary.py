@@ -12,7 +12,19 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from pddbench import __version__, exitcodes
-from pddbench.analyze import counters, hits, own_lag, registry, trust, trust_engines, trust_timing, window
+from pddbench.analyze import (
+    better,
+    breakdown,
+    counters,
+    hits,
+    own_lag,
+    registry,
+    stationarity,
+    trust,
+    trust_engines,
+    trust_timing,
+    window,
+)
 from pddbench.analyze.dataset import Dataset
 from pddbench.analyze.exactness import Exactness, exactness
 from pddbench.analyze.finding import Finding
@@ -70,6 +82,9 @@ class ArmSummary(msgspec.Struct, kw_only=True):
     buckets: list[Bucket]
     mix: list[Mix] = []
     seams: SeamSummary | None = None
+    warmup: stationarity.Warmup | None = None
+    trend: stationarity.Trend | None = None
+    breakdowns: dict[str, list[breakdown.Slice]] = {}
 
 
 class PairBucket(msgspec.Struct, kw_only=True):
@@ -94,6 +109,7 @@ class PairSummary(msgspec.Struct, kw_only=True):
     by_request: dict[str, Figure]
     lowest_bucket: PairBucket | None
     exactness: Exactness | None = None
+    better: dict[str, better.Better] = {}
 
 
 class RunFacts(msgspec.Struct, kw_only=True):
@@ -118,6 +134,7 @@ class RunFacts(msgspec.Struct, kw_only=True):
     simulated: bool = False
     window: dict[str, float] | None = None  # from_s, until_s: requests due then are measured
     history: str = "recorded"
+    warmup_cut_s: float = 0.0
 
 
 class Summary(msgspec.Struct, kw_only=True):
@@ -194,6 +211,7 @@ def _facts(data: Dataset) -> RunFacts:
         simulated=bool(manifest.get("simulated")),
         window=data.window,
         history=str(manifest.get("history") or "recorded"),
+        warmup_cut_s=data.warmup_s,
     )
 
 
@@ -224,6 +242,9 @@ def _arm(data: Dataset, name: str, part: ArmData) -> ArmSummary:
         observed={name: _observed(part, name) for name in registry.PAIRED},
         buckets=_buckets(part),
         mix=window.mix(data.of_arm(name)) if data.window is not None else [],
+        warmup=stationarity.warmup(rows),
+        trend=stationarity.trend_of(rows, part.code),
+        breakdowns=breakdown.breakdowns(part),
     )
 
 
@@ -297,6 +318,7 @@ def pair_summary(pair: Pair, against: str) -> PairSummary:
         differences={f"{name}.{stat}": pair.difference(name, stat) for name, stat in keys},
         by_request=_by_request(pair, row_names),
         lowest_bucket=_lowest_bucket(pair),
+        better={key: better.better(pair, key) for key in better.KEYS},
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from pddbench.analyze import counters
+from pddbench.analyze import counters, stationarity
 from pddbench.analyze.dataset import Dataset
 from pddbench.analyze.finding import Finding
 from pddbench.analyze.intervals import as_float
@@ -80,6 +80,23 @@ def coverage(data: Dataset) -> Iterator[Finding]:
             limit=float(P99_SESSIONS),
             **measured,
         )
+
+
+def trend(data: Dataset) -> Iterator[Finding]:
+    """A run that drifts has no one latency; what explains it (un-hit tokens, turn) is taken out first."""
+    for arm, part in data.arms.items():
+        found = stationarity.trend_of(part.rows, part.code)
+        if found.fires and found.drift is not None and found.p is not None:
+            yield _warn(
+                "trend",
+                f"TTFT from due drifts by {100 * found.drift:+.0f}% over the run beyond what un-hit tokens "
+                f"and turn explain (p {found.p:.2g})",
+                "run longer, cut the warm-up (pddbench report --warmup auto), or lower the load",
+                arm=arm,
+                measured=found.drift,
+                limit=stationarity.TREND_DRIFT,
+                unit="share",
+            )
 
 
 def bundled(data: Dataset) -> Iterator[Finding]:
@@ -263,6 +280,7 @@ WARNINGS: tuple[Callable[[Dataset], Iterator[Finding]], ...] = (
     single_arm,
     order,
     coverage,
+    trend,
     bundled,
     hits_differ,
     hits_unreported,

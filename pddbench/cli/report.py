@@ -21,6 +21,7 @@ from pddbench.cli.common import ALLOW, baseline_options
     help="Write summary.json, summary.md, junit.xml and github-action-benchmark files to the folder OUT.",
 )
 @baseline_options
+@click.option("--warmup", metavar="S|auto", help="Leave out requests due in the first S seconds (auto: MSER-5).")
 def report(
     directory: Path,
     as_json: bool,
@@ -29,6 +30,7 @@ def report(
     ci: Path | None,
     baseline: Path | None,
     tolerance: str,
+    warmup: str | None,
 ) -> int:
     """Print the table of the run in DIR again; rewrite summary.json, the plots and report.html.
 
@@ -37,4 +39,4 @@ def report(
     from pddbench.report.answer import answer
 
     earlier = None if baseline is None else (baseline, tolerance)
-    return answer(directory, allow, strict=strict, as_json=as_json, ci=ci, earlier=earlier)
+    return answer(directory, allow, strict=strict, as_json=as_json, ci=ci, earlier=earlier, warmup=warmup)

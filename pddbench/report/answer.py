@@ -11,6 +11,7 @@ import click
 import msgspec
 
 from pddbench import exitcodes
+from pddbench.analyze import stationarity
 from pddbench.analyze.check import Check, CheckResult, evaluate, exit_code, parse_checks
 from pddbench.analyze.dataset import Dataset
 from pddbench.analyze.summary import build, to_dict
@@ -28,15 +29,17 @@ def answer(
     as_json: bool = False,
     ci: Path | None = None,
     earlier: tuple[Path, str] | None = None,
+    warmup: str | None = None,
 ) -> int:
     """Summarise the run in `path`: write summary.json, plots and report.html, print table and checks.
 
     Returns 0, 1, 98 or 99. With `as_json` the summary, with a key `checks`, is printed instead of the table. Files for
     a CI job go to the folder `ci`. `earlier` is another run's summary.json and the tolerance: what must not be worse.
+    `warmup` is what to cut (`cut_dataset`).
     """
     if ci is not None:
         ci_folder(ci)
-    data = Dataset(load(path))
+    data = cut_dataset(path, warmup)
     summary = build(data, allow)
     plain = to_dict(summary)
     results = evaluate(own_checks(data), data)
@@ -64,6 +67,27 @@ def answer(
     if unwritten:
         raise unwritten
     return exitcodes.worst([summary.exit_code, exit_code(results, strict)])
+
+
+def cut_dataset(path: Path, warmup: str | None) -> Dataset:
+    """The run in `path` without its warm-up: `auto` as MSER-5 suggests (the latest of all arms), or seconds."""
+    data = Dataset(load(path))
+    if warmup is None:
+        return data
+    if warmup != "auto":
+        try:
+            cut_s = float(warmup)
+        except ValueError:
+            cut_s = -1.0
+        if not 0 <= cut_s < float("inf"):
+            raise InputError(f"--warmup {warmup}: seconds, or auto")
+    else:
+        found = [stationarity.warmup(part.rows) for part in data.arms.values()]
+        cut_s = max((one.cut_s or 0.0 for one in found), default=0.0)
+    cut = Dataset(data.run, warmup_s=cut_s)
+    if any(part.rows.empty for part in cut.arms.values()):
+        raise InputError(f"--warmup {warmup}: leaves no request of an arm to measure")
+    return cut
 
 
 def _try_write(data: Dataset, summary: dict[str, Any]) -> InputError | None:

@@ -61,3 +61,43 @@ def exactness_lines(arm: str, pair: dict[str, Any]) -> Iterator[str]:
         if not token["withheld"]:
             text += f" (about token {units.plain(units.value(token['point']))})"
     yield text
+
+
+_BETTER = (("TTFT from due P50", "ttft_sched.p50"), ("TTFT from due P90", "ttft_sched.p90"),
+           ("TTFT from due P99", "ttft_sched.p99"), ("E2E from due P50", "e2e_sched.p50"))  # fmt: skip
+
+
+def better_lines(arm: str, pair: dict[str, Any]) -> Iterator[str]:
+    """Is the arm better than the other? Effect, interval, what this run could see, what pairing bought."""
+    for label, key in _BETTER:
+        found = pair.get("better", {}).get(key)
+        if found is None or found["verdict"] == "withheld":
+            continue
+        text = f"{label}: {arm} is {found['verdict']}" if found["verdict"] in ("better", "worse") else (
+            f"{label}: no difference seen between {arm} and {pair['against']}"
+        )  # fmt: skip
+        if found["verdict"] in ("better", "worse"):
+            text += f" than {pair['against']}"
+        text += f", {figure_text(found['effect'], signed=True)}, ×{figure_text(found['ratio']).strip()}"
+        if found["visible"]:
+            text += f"; a difference of {seconds_text(found['visible'])} would have been seen"
+        if found["pairing"]:
+            text += f"; pairing made the interval {found['pairing']:.2g} times narrower"
+        yield text
+
+
+def warmup_lines(summary: dict[str, Any]) -> Iterator[str]:
+    """Where a warm-up cut is suggested; nothing when none is, or one was made."""
+    if summary["run"].get("warmup_cut_s"):
+        return
+    for name, arm in summary["arms"].items():
+        found = arm.get("warmup")
+        if not found or not found["cut_s"]:
+            continue
+        if not found["settled"]:
+            yield f"{name} did not settle within half of the run (MSER-5): run longer"
+        elif found["cut_share"] > 0.02:
+            yield (
+                f"{name} settles after {found['cut_s']:.3g} s ({100 * found['cut_share']:.2g}% of its requests): "
+                "--warmup auto leaves them out"
+            )

@@ -57,6 +57,10 @@ SECTIONS: tuple[tuple[str, tuple[tuple[str, str, tuple[str, ...]], ...]], ...] =
             ("goodput per cost at this load,", "goodput_per_cost", ("value",)),
             ("cost per million output tokens,", "cost_per_mtok_output", ("value",)),
             ("cost per million tokens, in and out,", "cost_per_mtok", ("value",)),
+            ("cost per session,", "cost_per_session", ("value",)),
+            ("break-even price per million un-hit input tokens,", "even_price_input", ("value",)),
+            ("cached input tokens (at 10% of that),", "even_price_cached", ("value",)),
+            ("output tokens (at 4 times that),", "even_price_output", ("value",)),
         ),
     ),
 )

@@ -40,7 +40,7 @@ def render(summary: dict[str, Any], console: Console) -> None:
         _ok_only(console, summary, arms)
         _observed(console, summary, arms)
         _section(console, "TTFT from due P50 by planned hit, % (requests)", _buckets(summary, arms), arms)
-    for line in answers.seam_lines(summary):
+    for line in [*answers.seam_lines(summary), *answers.warmup_lines(summary)]:
         console.print(Text(line))
     for arm, pair in summary["paired"].items():
         render_pair(console, arm, pair)
@@ -83,6 +83,8 @@ def _first_line(summary: dict[str, Any]) -> Text:
     parts.append(_error_bar(arms))
     if not run.get("simulated"):
         parts += [_stamps(arms), _calibrated(run.get("calibration"))]
+    if run.get("warmup_cut_s"):
+        parts.append(f"warm-up of {run['warmup_cut_s']:.3g} s cut")
     if run["partial"]:
         parts.append("stopped early")
     text = Text(printable(run["name"], 80), style="bold")
@@ -205,7 +207,7 @@ def _row(label: str, figures: Sequence[dict[str, Any]], currency: str, signed: b
     scale, unit = units.pick(figures, figures[0]["unit"])
     unit = "" if unit == "tokens" else unit
     money = printable(currency, 8)
-    unit = unit.replace("cost/Mtok", money).replace("cost", money)
+    unit = unit.replace("cost/Mtok", money).replace("cost/session", money).replace("cost", money)
     return f"{label} {unit}".strip(), [units.cell(figure, scale, signed) for figure in figures]
 
 
@@ -274,7 +276,7 @@ def render_pair(console: Console, arm: str, pair: dict[str, Any]) -> None:
     ]
     body = [(label, cells) for label, cells in body if set(cells) != {"–"}]
     _section(console, title, body, ["P50", "P90", "P99"], header=True)
-    for line in answers.exactness_lines(arm, pair):
+    for line in [*answers.better_lines(arm, pair), *answers.exactness_lines(arm, pair)]:
         console.print(Text(line))
     if pair["lowest_bucket"]:
         console.print(_lowest(arm, against, pair["lowest_bucket"]))

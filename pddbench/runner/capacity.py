@@ -61,6 +61,7 @@ class ArmSearch(msgspec.Struct, kw_only=True):
     stopped: str | None = None
     cost_per_hour: float | None = None
     roles: dict[str, dict[str, Any]] = {}
+    uses_line: bool = False
     unit: str = "sessions/s"
 
 

@@ -47,6 +47,7 @@ def conduct(experiment: Experiment, options: SearchOptions, command: CapacityOpt
     for arm in chosen:
         found = state.arms.setdefault(arm.name, ArmSearch())
         found.cost_per_hour, found.roles = _cost(arm, experiment)
+        found.uses_line = money.uses_line({"emulated": arm.emulated, "roles": found.roles, "line": arm.line})
         code = search_arm(runs, arm, found, options, lambda: save(state, folder), _say(options.quiet))
         if code is not None:
             break

@@ -1,0 +1,148 @@
+"""What `pddbench money` prints: the sensitivity of a BCR, even prices, equal cost, and the fluid balance."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from pddbench import exitcodes
+from pddbench.analyze import sensitivity
+from pddbench.analyze.capacity import Ratio
+from pddbench.analyze.sensitivity import Deployment, Grid
+from pddbench.errors import InputError
+from pddbench.runner.capacity import FILE, State
+
+_HITS = (0.0, 0.5, 0.8, 0.9, 0.95, 0.99)
+_RELAYS = (1, 2, 4, 8)
+_BATCH = 16  # streams a decode instance runs with in the balance
+
+
+def answer(
+    folder: Path, prices: dict[str, float], line: float, *, tokens: tuple[int, int] | None, as_json: bool
+) -> int:
+    """Print how the BCRs of a capacity search depend on prices; raises `InputError`."""
+    state = _state(folder)
+    deployments = [_deployment(name, state) for name in state.arms]
+    known = [one for one in deployments if one.estimate.rate is not None and one.roles]
+    if len(known) < 2:
+        raise InputError(f"{folder}: fewer than two arms with roles and a capacity: nothing to compare")
+    missing = {chip for one in known for chip in sensitivity.chips(one.roles)} - set(prices)
+    if missing:
+        raise InputError(f"no price for chip {', '.join(sorted(missing))}: give --price {sorted(missing)[0]}=2.0")
+    first, *others = known
+    grids = [sensitivity.grid(one, first, prices, line) for one in others]
+    balance = _balance(tokens) if tokens is not None else []
+    if as_json:
+        found = {
+            "measured": state.measured,
+            "grids": msgspec.to_builtins(grids),
+            "balance": msgspec.to_builtins(balance),
+        }
+        click.echo(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
+        return exitcodes.GOOD
+    for one in grids:
+        for text in _lines(one, state):
+            click.echo(text)
+    for text in _balance_lines(balance):
+        click.echo(text)
+    return exitcodes.GOOD
+
+
+def _state(folder: Path) -> State:
+    file = folder / FILE if folder.is_dir() else folder
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=State)
+    except OSError as error:
+        raise InputError(f"{file}: cannot be read ({error.strerror}); give the folder of `pddbench capacity`") from None
+    except msgspec.MsgspecError as error:
+        raise InputError(f"{file}: not the state of a capacity search ({error})") from None
+
+
+def _deployment(name: str, state: State) -> Deployment:
+    from pddbench.analyze.capacity import Estimate
+
+    found = state.arms[name]
+    nothing = Estimate(target=state.target, rate=None, low=None, high=None, isotonic=None, runs=0, dispersion=1.0)
+    return Deployment(name=name, estimate=found.estimate or nothing, roles=found.roles, uses_line=found.uses_line)
+
+
+def _ratio(found: Ratio) -> str:
+    if found.point is None:
+        return "–"
+    ends = ["–" if end is None else f"{end:.3g}" for end in (found.low, found.high)]
+    return f"{found.point:.3g} [{ends[0]}, {ends[1]}]"
+
+
+def _lines(found: Grid, state: State) -> Iterator[str]:
+    lines = sorted({cell.line for cell in found.cells})
+    yield (
+        f"BCR of {found.arm} / {found.against} ({state.measured}), by price of the second chip and of the line "
+        "(first chip = 1)"
+    )
+    yield "second chip  " + "".join(f"{'line ' + format(line, 'g'):>22}" for line in lines)
+    for price in sorted({cell.price_ratio for cell in found.cells}):
+        row = {cell.line: cell.bcr_ratio for cell in found.cells if cell.price_ratio == price}
+        yield f"{price:>11g}  " + "".join(f"{_ratio(row[line]):>22}" for line in lines)
+    even = "at no price" if found.even_price_ratio is None else f"at {found.even_price_ratio:.3g} times the first"
+    yield f"even {even} for the second chip (line as given)" + (
+        "" if found.even_line is None else f", or at {found.even_line:.3g} first chips for the line (chips as given)"
+    )
+    yield (
+        f"equal cost: {found.against} scaled to {found.arm}'s money would carry {_ratio(found.equal_cost_rate)} "
+        "sessions/s "
+        "(proportionally; whole chips: pddbench capacity --simulate --splits)"
+    )
+
+
+def _balance(tokens: tuple[int, int]) -> list[sensitivity.Balance]:
+    """The published example (43 A + 32 B against 88 A) by the emulator's laws."""
+    from pddbench.deploy.emulator.prefill import prefill_s
+    from pddbench.deploy.presets import CHIPS
+
+    chip, (length, output) = CHIPS["A"], tokens
+    decode_s = output * (chip.decode_c0_s + chip.decode_c1_s * _BATCH) / _BATCH
+    prefill = {hit: prefill_s(chip, max(1, round(length * (1 - hit))), round(length * hit)) for hit in _HITS}
+    return sensitivity.balance(prefill, decode_s, 2.0, near=43, far=32, reference=88, relays=_RELAYS)
+
+
+def _balance_lines(found: list[sensitivity.Balance]) -> Iterator[str]:
+    if not found:
+        return
+    yield (
+        "fluid bound (no queue, no tail, laws of the emulator) of 43 A + 32 B, B decoding twice as fast, against 88 A: "
+        "requests/s, by hit and count of relays"
+    )
+    yield "      hit  " + "".join(f"{n:>4} RLD" for n in _RELAYS)
+    for hit in _HITS:
+        row = [one.throughput_ratio for one in found if one.hit == hit]
+        yield f"{100 * hit:>8g}%  " + "".join(f"{value:>8.3f}" for value in row)
+
+
+def prices_of(given: tuple[str, ...]) -> dict[str, float]:
+    """`CHIP=PRICE` flags."""
+    from pddbench.cli.common import key_value
+
+    out: dict[str, float] = {}
+    for text in given:
+        name, value = key_value(text, "--price")
+        try:
+            price = float(value)
+        except ValueError:
+            price = -1.0
+        if not 0 < price < 1e9:
+            raise InputError(f"--price {name}: must be a number above 0")
+        out[name] = price
+    return out
+
+
+def check_line(line: float) -> None:
+    """A price of a line."""
+    if not 0 <= line < 1e9:
+        raise InputError(f"--line {line:g}: cannot be negative")
+
+
+__all__: list[Any] = ["answer", "check_line", "prices_of"]
