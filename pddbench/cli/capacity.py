@@ -9,7 +9,7 @@ import click
 from pddbench.cli.common import options
 
 
-@click.command(epilog="Example: pddbench capacity workloads/quickstart/experiment.toml --simulate --half-width 0.1")
+@click.command()
 @click.argument("experiment", type=click.Path(path_type=Path))
 @options(
     click.option("--simulate", "simulated", is_flag=True, help="Emulated arms in virtual time: runs are cheap."),

@@ -9,7 +9,7 @@ import click
 from pddbench.cli.common import options
 
 
-@click.command(epilog="Example: pddbench claims --out claims && xdg-open claims/claims.html")
+@click.command()
 @options(
     click.option("--only", multiple=True, metavar="ID", help="Only this claim, as C8 (may be repeated)."),
     click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Seed of traces and arrivals."),

@@ -37,6 +37,17 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "pddbench wan exec national -- iperf3 -s ::: sh -c 'sleep 1; iperf3 -c $PDDBENCH_WAN_PEER'",
         "pddbench wan exec --wan netem --loss-pct 0.1 continental -- sh -c 'ping -c 20 $PDDBENCH_WAN_PEER'",
     ),
+    "wan apply": (
+        "pddbench wan apply --dev eth1 --to 10.2.0.0/16 national",
+        "pddbench wan apply --dev eth1 --to 10.2.0.7/32:8000 continental -- sh -c 'pddbench run mine.toml'",
+    ),
+    "wan show": ("pddbench wan show", "pddbench wan show --json"),
+    "wan clear": ("pddbench wan clear",),
+    "capacity": ("pddbench capacity workloads/quickstart/experiment.toml --simulate --half-width 0.1",),
+    "claims": ("pddbench claims --out claims",),
+    "feasibility": ("pddbench feasibility --kv-bytes 50000 --input 100000 --rate 20 --line-gbit 100",),
+    "hlog export": ("pddbench hlog export results/mine --out mine.hlog",),
+    "hlog merge": ("pddbench hlog merge monday.hlog tuesday.hlog --out both.hlog",),
     "report": (
         "pddbench report results/mine",
         "pddbench report results/mine --ci out --baseline last-main/summary.json",

@@ -9,7 +9,7 @@ import click
 from pddbench.cli.common import options
 
 
-@click.command(epilog="Example: pddbench feasibility --kv-bytes 50000 --input 100000 --rate 20 --line-gbit 100")
+@click.command()
 @options(
     click.option("--model", help="KV bytes of a token by model name (deepseek-v3-fp8, qwen3-32b, …)."),
     click.option("--kv-bytes", type=float, metavar="N", help="KV bytes of a token, instead of --model."),

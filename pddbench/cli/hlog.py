@@ -12,7 +12,7 @@ def hlog() -> None:
     """Export a run's latencies as HDR histograms (.hlog), and merge such files."""
 
 
-@hlog.command(epilog="Example: pddbench hlog export results/mine --out mine.hlog")
+@hlog.command()
 @click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
 @click.option("--out", required=True, type=click.Path(path_type=Path, dir_okay=False), help="File to write.")
 def export(directory: Path, out: Path) -> int:
@@ -25,7 +25,7 @@ def export(directory: Path, out: Path) -> int:
     return 0
 
 
-@hlog.command(epilog="Example: pddbench hlog merge monday.hlog tuesday.hlog --out both.hlog")
+@hlog.command()
 @click.argument("files", nargs=-1, required=True, metavar="FILE…", type=click.Path(path_type=Path))
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="File to write.")
 @click.option("--json", "as_json", is_flag=True, help="Print counts and quantiles as JSON.")
