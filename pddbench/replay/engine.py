@@ -22,14 +22,13 @@ from pddbench.replay.bodies import AHEAD_NS, BodyStore
 from pddbench.replay.brake import Brake
 from pddbench.replay.exchange import Exchange, Target, Transport
 from pddbench.replay.health import HealthMonitor
-from pddbench.replay.history import keep_reply
 from pddbench.replay.pace import Deadline, Pacer
 from pddbench.replay.schedule import Schedule, Times
 from pddbench.replay.spool import SpoolWriter
-from pddbench.replay.stream import Facts, RawRead, interpret
+from pddbench.replay.stream import Facts, RawRead, StreamResult, interpret
 from pddbench.replay.transport import make_transport
 from pddbench.timeliness import ask_for_short_slices
-from pddbench.workload.history import Replies
+from pddbench.workload.history import Replies, Reply
 from pddbench.workload.plan import BEFORE_START, Plan
 
 LEAD_NS = 50_000_000  # from the choice of t0 to t0: what is due at once is then not late
@@ -87,6 +86,14 @@ class ReplayEnd:
 async def replay(job: ReplayJob) -> ReplayEnd:
     """Run a plan against a target. Every planned request ends up in the spool, sent or not."""
     return await _Engine(job).run()
+
+
+def keep_reply(replies: Replies, index: int, result: StreamResult, needs_ids: bool) -> bool:
+    """Keep the reply to request `index` for live history; False when later prompts cannot be made of it."""
+    usable = result.token_ids is not None if needs_ids else bool(result.contents)
+    if usable:
+        replies.put(index, Reply(result.reply_tokens, result.token_ids, result.contents))
+    return usable
 
 
 @contextmanager

@@ -17,8 +17,7 @@ from pddbench.deploy.emulator.messages import Failed, Finish, Message, Tokens
 from pddbench.deploy.emulator.spec import EmulatorSpec
 from pddbench.deploy.emulator.virtual import VirtualDeployment
 from pddbench.replay import frames
-from pddbench.replay.engine import LEAD_NS
-from pddbench.replay.history import keep_reply
+from pddbench.replay.engine import LEAD_NS, keep_reply
 from pddbench.replay.schedule import Schedule, Times
 from pddbench.replay.spool import SpoolWriter
 from pddbench.replay.stream import Facts, Read, interpret
