@@ -108,6 +108,21 @@ def test_chunks_are_openai_with_the_pdd_extension(chat):
     assert together["pdd"] == {"stage": "md", "index": 1, **usage["pdd"]}
 
 
+@pytest.mark.parametrize("chat", [False, True])
+def test_token_ids_come_along_only_when_asked_for(chat):
+    """Breaks when live history cannot repeat a reply, or when every client pays for ids that it did not ask for."""
+    body = {"messages": [{"role": "user", "content": "x"}]} if chat else {"prompt": "x"}
+    for asked in (False, True):
+        request = parse({**body, "max_tokens": 2, "return_token_ids": asked}, chat)
+        chunks = openai.Chunks(request, "id-1", "m", 5)
+        event = json.loads(chunks.tokens([("md", 0, 7), ("md", 1, 8)]).removeprefix(b"data: "))
+        whole = json.loads(openai.whole(request, "id-1", "m", 5, [7, 8], FINISH))
+        for answer in (event, whole):
+            assert answer["choices"][0].get("token_ids") == ([7, 8] if asked else None)
+    text = whole["choices"][0]["message"]["content"] if chat else whole["choices"][0]["text"]
+    assert text == " w7 w8"
+
+
 @given(st.permutations(range(8)))
 def test_replies_come_out_in_order(order):
     """Breaks when MD's first token overtakes RLD's last on the way to the client."""

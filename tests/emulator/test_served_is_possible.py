@@ -11,24 +11,25 @@ import pytest
 
 from pddbench.runfolder import finish
 from pddbench.runner.preflight import writer_of
-from pddbench.runner.prepare import _setup
+from pddbench.runner.prepare import prepare
 from pddbench.runner.simulate import spool_arm
+from pddbench.trace.canonical import write_trace
 from pddbench.trace.model import Trace
 from pddbench.trace.quota.generate import generate
 from pddbench.trace.quota.presets import pdd_agentic, weka_like
 from pddbench.trace.read import read_trace
 from pddbench.workload.experiment import Arm, Experiment, Workload
 from pddbench.workload.history import Replies
-from pddbench.workload.plan import make_plan
 
 ROOT = Path(__file__).parents[2]
 
 
 def simulated(trace: Trace, kind: str, folder: Path, **work) -> pd.DataFrame:
     """The rows of a trace replayed on an emulated arm in virtual time."""
-    experiment = Experiment(name="x", workload=Workload(trace="t", **work), arm=[Arm(name="a", emulated=kind)])
-    setup = _setup(experiment.arm[0], experiment, "model")
-    plan = make_plan(trace, experiment.workload)
+    write_trace(trace, folder / "t.trace.jsonl")
+    workload = Workload(trace=str(folder / "t.trace.jsonl"), **work)
+    prepared = prepare(Experiment(name="x", workload=workload, arm=[Arm(name="a", emulated=kind)]), "model")
+    setup, plan = prepared.arms[0], prepared.plan
     replies = Replies(plan) if plan.history == "live" else None
     finish.save_plan(folder, 1, plan)
     spool_arm(folder, "a", 1, setup.spec, plan, writer_of(setup, plan, "salt", replies), setup.chat, replies)

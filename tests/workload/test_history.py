@@ -169,6 +169,19 @@ def test_chat_prompts_are_conversations_with_the_reply_in_them():
     assert len(second[2]["content"].split()) == 10 - 5
 
 
+def test_text_prompts_without_a_template_hold_the_reply_as_it_came():
+    """`/v1/completions` takes one text: a reply that is re-spaced, or glued to a word, would be other tokens."""
+    plan = live_plan(Trace(Header(), TWO))
+    book = PromptBook(plan, "salt", (0, len(WORDS)), answered(plan, [10, 10]))
+    writer = BodyWriter(
+        book, plan, model="m", chat=False, token_ids=False, fields={}, limit_field="max_tokens", min_tokens=False
+    )
+    first, second = (msgspec.json.decode(writer(index))["prompt"] for index in (0, 1))
+    reply = "".join(f" r0.{k}" for k in range(10))
+    assert second.startswith(first + reply + " ")
+    assert [len(text.split()) for text in (first, second)] == [50, 70]
+
+
 def test_part_of_a_reply_is_part_of_its_chunks():
     """An edit that goes back into a reply keeps its beginning; ids exactly, text by whole chunks."""
     reply = Reply(8, list(range(8)), ["a", "b", "c", "d"])
