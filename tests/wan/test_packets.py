@@ -148,10 +148,12 @@ def test_sigkill_of_a_deployment_at_ten_random_moments_leaves_nothing():
 
 def test_ctrl_c_ends_a_deployment_without_a_word_from_its_helpers():
     """Ctrl-C reaches the whole group: a measuring process that dies by it would look like a broken link."""
-    owner = Marked(["-m", "pddbench", "up", "pdd", "--wan", "tun", "--speed", "4", "--rate-mbit", "1000"], start_new_session=True,
-                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)  # fmt: skip
+    words = ["-m", "pddbench", "up", "pdd", "--wan", "tun", "--speed", "4", "--rate-mbit", "1000"]
+    owner = Marked(words, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     said = [owner.popen.stdout.readline() for _ in range(5)]
-    assert said[2].startswith("WAN: tun, user-space packets: national, changed") and said[3].startswith("measured before")
+    assert said[2].startswith("WAN: tun, user-space packets: national, changed") and said[3].startswith(
+        "measured before"
+    )
     owner.alive()
     os.killpg(owner.popen.pid, signal.SIGINT)
     _, errors = owner.popen.communicate(timeout=60)
