@@ -106,6 +106,26 @@ async def test_a_client_that_leaves_takes_its_transfer_along(deployment):
     deployment.check()
 
 
+async def test_clients_that_leave_at_any_moment_leave_nothing_running(deployment):
+    """Breaks when word of a client that left overtakes its KV: cluster B would decode for nobody, for ever."""
+    draw = random.Random(1)
+    async with aiohttp.ClientSession() as session:
+        leaving = (
+            ask(session, deployment, list(range(n * 10_000, n * 10_000 + 400)), 5000, draw.uniform(0.05, 0.7))
+            for n in range(800, 824)
+        )
+        await asyncio.gather(*leaving)
+        for _ in range(50):
+            before = figures(deployment)
+            await asyncio.sleep(0.2)
+            after = figures(deployment)
+            if all(before.get((side, "tokens")) == after.get((side, "tokens")) for side in "ab"):
+                break
+        else:
+            pytest.fail("tokens are still made for clients that have left")
+    assert after["router", "in_flight"] == 0
+
+
 def spec_bytes(deployment):
     """Wire bytes of a token's KV."""
     return deployment.spec.model.kv_token_bytes / deployment.spec.kv_scale
