@@ -126,7 +126,8 @@ def _emulated(wishes: Wishes) -> str:
              ("pdd", "a relay streams while the KV crosses, then hands over token ids"))  # fmt: skip
     arms = [f'[[arm]]                    # {what}\nname = "{name}"\nemulated = "{name}"\n' for name, what in names]
     head = f"""[wan]
-profile = {_quoted(wishes.wan_profile)}       # metro, regional, national, continental; or one_way_ms, rate_mbit, …
+profile = {_quoted(wishes.wan_profile)}       # metro, regional, national, continental, congested; or one_way_ms, …
+# backend = "model"        # auto (the best that works here), netem, tun (packets: they cost CPU), model
 
 [emulator]
 speed = 3.0                # experiment seconds a wall second; said in the first line of the answer

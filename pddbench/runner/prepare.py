@@ -166,15 +166,16 @@ def prepare(experiment: Experiment, wan: str | None = None) -> Prepared:
 
 def _wan(experiment: Experiment, given: str | None) -> tuple[str, dict[str, Any]]:
     """The backend of the run, proved, and what the manifest says of it."""
+    from pddbench.deploy.emulator.spec import CROSSES
     from pddbench.wan.backends import PACKET_BACKENDS, choose, named
     from pddbench.wan.link import resolve_link
 
     name = named(given, experiment.wan.backend)
     link = resolve_link(experiment.wan, "packets")  # wrong names and figures are errors without emulated arms too
-    if not any(arm.emulated or arm.engine for arm in experiment.arm):
+    if not any((arm.emulated or arm.deployment) in CROSSES for arm in experiment.arm):
         if (given or experiment.wan.backend) in PACKET_BACKENDS:
             raise InputError(
-                f"WAN backend {name!r} shapes the link of arms that are started here, and no arm is one: "
+                f"WAN backend {name!r} is for the link of arms that are started here, and none (naive, pdd) has one: "
                 "`pddbench wan exec` runs your own commands on both sides of a link"
             )
         return "none", {"backend": "none"}

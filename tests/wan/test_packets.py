@@ -106,6 +106,26 @@ async def test_a_client_that_leaves_takes_its_transfer_along(deployment):
     deployment.check()
 
 
+async def test_clients_that_leave_at_any_moment_leave_nothing_running(deployment):
+    """Breaks when word of a client that left overtakes its KV: cluster B would decode for nobody, for ever."""
+    draw = random.Random(1)
+    async with aiohttp.ClientSession() as session:
+        leaving = (
+            ask(session, deployment, list(range(n * 10_000, n * 10_000 + 400)), 5000, draw.uniform(0.05, 0.7))
+            for n in range(800, 824)
+        )
+        await asyncio.gather(*leaving)
+        for _ in range(50):
+            before = figures(deployment)
+            await asyncio.sleep(0.2)
+            after = figures(deployment)
+            if all(before.get((side, "tokens")) == after.get((side, "tokens")) for side in "ab"):
+                break
+        else:
+            pytest.fail("tokens are still made for clients that have left")
+    assert after["router", "in_flight"] == 0
+
+
 def spec_bytes(deployment):
     """Wire bytes of a token's KV."""
     return deployment.spec.model.kv_token_bytes / deployment.spec.kv_scale
@@ -148,9 +168,8 @@ def test_sigkill_of_a_deployment_at_ten_random_moments_leaves_nothing():
 
 def test_ctrl_c_ends_a_deployment_without_a_word_from_its_helpers():
     """Ctrl-C reaches the whole group: a measuring process that dies by it would look like a broken link."""
-    command = ["-m", "pddbench", "up", "pdd", "--wan", "tun", "--speed", "4", "--rate-mbit", "1000"]
-    owner = Marked(command, start_new_session=True,
-                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)  # fmt: skip
+    words = ["-m", "pddbench", "up", "pdd", "--wan", "tun", "--speed", "4", "--rate-mbit", "1000"]
+    owner = Marked(words, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     said = [owner.popen.stdout.readline() for _ in range(5)]
     assert said[2].startswith("WAN: tun, user-space packets: national, changed") and said[3].startswith(
         "measured before"

@@ -23,7 +23,7 @@ from typing import IO, TYPE_CHECKING, Any
 import msgspec
 
 from pddbench.deploy.emulator.node import ProcessSpec
-from pddbench.deploy.emulator.spec import EmulatorSpec
+from pddbench.deploy.emulator.spec import CROSSES, EmulatorSpec
 from pddbench.errors import InputError, WorldError
 from pddbench.text import printable
 from pddbench.wan.backends import PACKET_BACKENDS
@@ -154,7 +154,7 @@ def _listener(spec: EmulatorSpec) -> socket.socket:
 
 def _open_link(spec: EmulatorSpec) -> Guard | None:
     """The link of an arm that has one with packets, measured idle, and watched from now on."""
-    if spec.arm == "baseline" or spec.wan_backend not in PACKET_BACKENDS:
+    if spec.arm not in CROSSES or spec.wan_backend not in PACKET_BACKENDS:
         return None
     from pddbench.wan.guard import Guard
     from pddbench.wan.openlink import open_shapes

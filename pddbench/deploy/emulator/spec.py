@@ -8,6 +8,8 @@ import msgspec
 
 from pddbench.wan.link import Link
 
+CROSSES = ("naive", "pdd")  # arms whose KV crosses the WAN
+
 
 class Chip(msgspec.Struct, frozen=True):
     """A chip (or the group of chips one instance runs on) as the laws the emulator needs. Seconds throughout.
