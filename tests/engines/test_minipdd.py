@@ -179,7 +179,8 @@ def test_seam_is_found_blind(three_arms):
     seams = pytest.importorskip("pddbench.analyze.seams", reason="this version does not seek seams blind")
     rows = three_arms.requests.merge(three_arms.events, on=["arm", "repeat", "request_id"])
     places = []
-    for row in rows[rows["handoff_token"] > seams.EDGE].itertuples():
+    inside = (rows["handoff_token"] > seams.EDGE) & (rows["output_tokens_planned"] == LONG_TOKENS)  # not at an end
+    for row in rows[inside].itertuples():
         stream = seams.Stream(np.array(row.gaps_us) / 1e6, np.array(row.chunk_tokens[1:], np.float64))
         found = list(seams.candidates(stream).gap)
         assert int(row.handoff_token) - 1 in found
