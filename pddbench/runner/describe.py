@@ -117,4 +117,7 @@ def _where(setup: ArmSetup) -> str:
 
 
 def _wan_words(n_bytes: float | None) -> str:
-    return "" if not n_bytes else f", {n_bytes / 1e9:.1f} GB of KV over the WAN a run"
+    if not n_bytes:
+        return ""
+    size = f"{n_bytes / 1e9:.1f} GB" if n_bytes >= 1e8 else f"{n_bytes / 1e6:.1f} MB"
+    return f", {size} of KV over the WAN a run"

@@ -6,6 +6,8 @@ import random
 import signal
 import socket
 import time
+import urllib.error
+import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
@@ -26,7 +28,7 @@ pytestmark = pytest.mark.slow
 
 HAND_OFFS = 26  # of each mode
 ONE_WAY_MS = 5.0
-LONG_TOKENS = 500  # long enough that the KV arrives before RLD is through
+LONG_TOKENS = 700  # long enough that the KV arrives before RLD is through
 EXPERIMENT = """
 name = "mini"
 [workload]
@@ -36,7 +38,7 @@ max_concurrency = 1
 threshold_s = 0
 [wan]
 one_way_ms = {one_way_ms}
-rate_mbit = 100
+rate_mbit = 200
 [[arm]]
 name = "baseline"
 engine = "llamacpp"
@@ -164,11 +166,11 @@ def test_seam_is_annotated_where_it_is(three_arms):
     the ids to MD and of the token back."""  # fmt: skip
     rows = three_arms.requests.merge(three_arms.events, on=["arm", "repeat", "request_id"])
     handed = rows[rows["handoff_token"].notna()]
-    assert set(handed["arm"]) == {"pdd"} and len(handed) >= 2
+    assert set(handed["arm"]) == {"pdd"}
     for row in handed.itertuples():
         token = int(row.handoff_token)
         assert list(row.stage).index("md") == token and row.tokens_rld == token
-        assert row.tokens_md == LONG_TOKENS - token
+        assert row.tokens_md == row.output_tokens_planned - token
         assert token == 0 or row.gaps_us[token - 1] >= 2 * ONE_WAY_MS * 1e3
 
 
@@ -177,7 +179,8 @@ def test_seam_is_found_blind(three_arms):
     seams = pytest.importorskip("pddbench.analyze.seams", reason="this version does not seek seams blind")
     rows = three_arms.requests.merge(three_arms.events, on=["arm", "repeat", "request_id"])
     places = []
-    for row in rows[rows["handoff_token"] > seams.EDGE].itertuples():
+    inside = (rows["handoff_token"] > seams.EDGE) & (rows["output_tokens_planned"] == LONG_TOKENS)  # not at an end
+    for row in rows[inside].itertuples():
         stream = seams.Stream(np.array(row.gaps_us) / 1e6, np.array(row.chunk_tokens[1:], np.float64))
         found = list(seams.candidates(stream).gap)
         assert int(row.handoff_token) - 1 in found
@@ -248,6 +251,8 @@ def test_clients_that_leave_take_their_work_along():
         folder = Path(deployment.info["folder"])
         wait_for(lambda: not list((folder / "b").iterdir()), "B to let go of what nobody waits for", 10)
         figures = {metric: value for _, metric, value in deployment.stats()}
+        with pytest.raises(urllib.error.HTTPError, match="403"):  # its work is for whoever started it
+            urllib.request.urlopen(f"{deployment.url}/exactness", b'{"single": "http://127.0.0.1:1"}', timeout=10)
         kept = [path.stat().st_size for path in (folder / "a").iterdir()]
     assert figures["requests_ok"] + figures["requests_cancelled"] == 20 and figures["requests_cancelled"] > 5
     assert sum(kept) == figures["cache_bytes"] <= spec.cache_bytes

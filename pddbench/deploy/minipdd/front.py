@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -23,8 +24,8 @@ _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 class Front:
     """HTTP in front of a `ClusterA`; `prefill` also tokenizes."""
 
-    def __init__(self, spec: MiniSpec, cluster: ClusterA, prefill: Llama) -> None:
-        self._spec, self._cluster, self._prefill = spec, cluster, prefill
+    def __init__(self, spec: MiniSpec, cluster: ClusterA, prefill: Llama, token: str) -> None:
+        self._spec, self._cluster, self._prefill, self._token = spec, cluster, prefill, token
         self._started = int(time.time())
         self._rids = 0
         self._counts: Counter[str] = Counter()
@@ -156,10 +157,15 @@ class Front:
         return _json(msgspec.json.encode({"front": {**self._counts, **own}}))
 
     async def _check(self, http: web.Request) -> web.Response:
-        """Compare some of what waits with a single process, whose URL the launcher gives."""
-        url = msgspec.json.decode(await http.read(), type=dict[str, str])["single"]
+        """Compare some of what waits with a single process, whose URL the launcher gives: nobody else may."""
+        try:
+            asked = msgspec.json.decode(await http.read(), type=dict[str, str])
+        except msgspec.MsgspecError:
+            asked = {}
+        if not self._token or not secrets.compare_digest(asked.get("token", "").encode(), self._token.encode()):
+            return _error(403, "only the process that started this deployment may have its replies compared")
         if self._single is None:
-            self._single = Llama("the single process", url, 1)
+            self._single = Llama("the single process", asked["single"], 1)
         try:
             found = await self._exactness.check(self._single, _CHECK_STEP_S)
         except EngineError as error:

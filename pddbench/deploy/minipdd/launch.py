@@ -7,6 +7,7 @@ import errno
 import importlib.util
 import json
 import os
+import secrets
 import select
 import shutil
 import socket
@@ -121,6 +122,7 @@ class MiniDeployment:
         self._single: str | None = None
         self.link: WanLink | None = None
         self.link_problems: list[str] = []  # in what the link is not as asked
+        self._token = secrets.token_hex(16)
         try:
             self._listener = self._stack.enter_context(_listen(spec.host, spec.port))
             self.port: int = self._listener.getsockname()[1]
@@ -162,7 +164,7 @@ class MiniDeployment:
         part = Part(
             spec=self.spec, engines={role: url for role, url in urls.items() if role not in in_b},
             folder=str(self._folder / "a"), epoch_ns=epoch_ns, peer=peer, http_fd=self._listener.fileno(),
-            rubbish=str(self._folder),
+            rubbish=str(self._folder), token=self._token,
         )  # fmt: skip
         self._ours("a", part, [self._listener.fileno()])
 
@@ -262,7 +264,7 @@ class MiniDeployment:
             self._single = self._engine("the check of its tokens", "a", 1).first_line()
         found: dict[str, float] = {"waiting": 1.0}
         while found["waiting"]:
-            found = self._ask("/exactness", {"single": self._single})
+            found = self._ask("/exactness", {"single": self._single, "token": self._token})
             if stopped():
                 break
         found["not_kept"] += found.pop("waiting")

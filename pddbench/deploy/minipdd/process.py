@@ -42,7 +42,7 @@ async def serve_a(part: Part) -> int:
     cluster = ClusterA(spec, engines, Path(part.folder), line)
     if line is not None and part.peer is not None:
         await line.open(part.peer)
-    front = Front(spec, cluster, engines["P"])
+    front = Front(spec, cluster, engines["P"], part.token)
     runner = web.AppRunner(front.application(), access_log=None, handler_cancellation=True, read_bufsize=1 << 20)
     await runner.setup()
     listener = socket.socket(fileno=part.http_fd)
