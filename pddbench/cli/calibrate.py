@@ -53,8 +53,8 @@ def calibrate(error_ms: float, seconds: float, max_events: int, workers: int, no
         click.echo(f"an error of {error_ms:g} ms does not even hold at {levels[0].events_s} events a second here")
     else:
         more = "" if calibration.limit_found else " or more (no load was tried at which it fails)"
-        several = f" with {workers} workers" if workers > 1 else ""
-        click.echo(f"an error of {error_ms:g} ms holds up to {best.events_s:,} events a second{several}{more}")
+        several = f"with {workers} workers " if workers > 1 else ""
+        click.echo(f"{several}an error of {error_ms:g} ms holds up to {best.events_s:,} events a second{more}")
     if path is not None:
         click.echo(f"saved to {path}")
     return 0

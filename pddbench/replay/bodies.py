@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable
 
 AHEAD_NS = 3_000_000_000
+STEP_NS = 100_000_000  # and so much more at once: the thread is not woken for every request
 MAX_BYTES = 256 << 20
 
 Made = tuple[bytes, str]
@@ -131,7 +132,7 @@ class BodyStore:
         wait_ns = None
         if self._known:
             wait_ns = self._known[0][0] - AHEAD_NS - time.monotonic_ns()
-            if wait_ns <= 0:
+            if wait_ns <= STEP_NS:
                 return heapq.heappop(self._known)[1], None
         if self._open:
             return self._open.popleft(), None

@@ -19,7 +19,7 @@ from typing import Literal
 
 from pddbench.errors import WorldError
 from pddbench.replay import frames
-from pddbench.replay.bodies import AHEAD_NS, BodyStore
+from pddbench.replay.bodies import AHEAD_NS, STEP_NS, BodyStore
 from pddbench.replay.brake import Brake
 from pddbench.replay.counts import Counts
 from pddbench.replay.exchange import Exchange, Target, Transport
@@ -32,12 +32,14 @@ from pddbench.replay.transport import make_transport
 from pddbench.timeliness import ask_for_short_slices
 from pddbench.workload.history import Replies, Reply
 from pddbench.workload.plan import Plan
+from pddbench.workload.requests import as_columns
 
 LEAD_NS = 50_000_000  # from the choice of t0 to t0: what is due at once is then not late
 SWITCH_S = 0.0002  # the loop waits that long for a thread that encodes a body or writes the spool
 FIRST_BODIES = 1000
 FLUSH_NS = 10_000_000
 FLUSH_PARTS = 50  # a part of the streams every 10 ms: each of them twice a second
+PUSH_TICKS = 5  # to the spool's thread every 50 ms: a wake-up of it takes the loop's core for a moment
 
 
 @dataclass
@@ -119,6 +121,7 @@ class _Engine:
         self._bodies = BodyStore(job.bodies)
         self._brake = Brake(job.target.max_start_rate, job.target.max_concurrency)
         self._transport = (job.transport or make_transport)(job.target)
+        self._request_id = as_columns(job.plan.requests).request_id
         self._part = range(len(job.plan.requests)) if job.part is None else job.part
         self._counts = Counts(planned=len(self._part))
         self._schedule = Schedule(job.plan, (), job.speed)
@@ -237,7 +240,7 @@ class _Engine:
         while self._next_ahead < len(roots):
             index = roots[self._next_ahead]
             due_ns = self._schedule.root_times(index).due_ns
-            if due_ns - AHEAD_NS > now_ns:
+            if due_ns - AHEAD_NS - STEP_NS > now_ns:
                 self._pacer.call_at(due_ns - AHEAD_NS, self._look_ahead)
                 return
             self._bodies.expect(index, due_ns)
@@ -282,7 +285,7 @@ class _Engine:
                 return
             exchange, body = self._hand_over(index, times, held_ns)
             try:
-                await self._transport.perform(exchange, body, self._plan.requests[index].request_id)
+                await self._transport.perform(exchange, body, self._request_id(index))
             finally:
                 self._land(exchange)
         finally:
@@ -389,8 +392,9 @@ class _Engine:
             if exchange.ending is None:
                 self._flush(exchange)
                 self._to_flush.append(exchange)
-        self._spool.push()
         self._ticks += 1
+        if self._ticks % PUSH_TICKS == 0:
+            self._spool.push()
         if self._ticks % FLUSH_PARTS == 0:
             self._show()
         self._pacer.call_at(time.monotonic_ns() + FLUSH_NS, self._flush_some)

@@ -46,6 +46,8 @@ class SseParser:
         """Events that the bytes of read number `read` complete. Raises `SseError` above the size bound."""
         if self._start is not None:
             data = self._past_bom(data)
+        elif self._is_one_event(data):
+            return [Event(data[6:-2], read, b"", self.last_id)]
         if self._swallow_lf and data:
             self._swallow_lf = False
             if data[0] == 0x0A:
@@ -69,6 +71,17 @@ class SseParser:
         elif data.endswith(b"\r"):
             self._swallow_lf = True
         return events
+
+    def _is_one_event(self, data: bytes) -> bool:
+        """Whether a read is one whole event of one line, and nothing was left before it: what most reads are."""
+        return (
+            data.startswith(b"data: ")
+            and data.find(b"\n") == len(data) - 2
+            and data.endswith(b"\n")
+            and b"\r" not in data
+            and len(data) <= self._max_bytes
+            and not (self._line or self._data or self._event or self._swallow_lf)
+        )
 
     def close(self) -> int:
         """The stream has ended: how many bytes of an unfinished event are dropped, as the standard wants."""

@@ -227,7 +227,8 @@ class _Reader:
         if isinstance(chunk.usage, dict):
             self.usage = chunk.usage
         pdd = chunk.pdd if isinstance(chunk.pdd, dict) else {}
-        self.facts.update({key: pdd[key] for key in ("pipeline", "eager", "handoff", "kv") if key in pdd})
+        if pdd:
+            self.facts.update({key: pdd[key] for key in ("pipeline", "eager", "handoff", "kv") if key in pdd})
         bearing = [self._choice(choice) for choice in chunk.choices or ()]
         if any(bearing):
             self.token_reads.append(read)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["BEFORE_START", "NS", "Plan", "PlannedRequest", "make_plan", "planned_duration_s", "request_sha256"]
 
 NS = 1_000_000_000
+LONGEST_S = 4e9
 BEFORE_START = ("warmup", "prime")  # kinds of requests that are sent, and have ended, before t0
 
 
@@ -195,7 +196,7 @@ def _start_times_ns(rows: list[Row], work: Workload, notes: list[str]) -> list[i
     def start_ns(row: Row) -> int:
         assert row.start_s is not None
         inside = (row.start_s - first[row.session_id]) * work.time_scale
-        return round((starts[row.session_id] + inside) * NS)
+        return _ns(starts[row.session_id] + inside, f"the start of request {row.request_id!r}")
 
     return [start_ns(row) if need else None for row, need in zip(rows, needs, strict=True)]
 
@@ -214,7 +215,17 @@ def _gap_ns(row: Row, work: Workload, counts: Counter[str]) -> int:
     if work.idle_cap_s is not None and gap_s > work.idle_cap_s:
         counts["capped_gaps"] += 1
         gap_s = work.idle_cap_s
-    return round(gap_s * work.time_scale * NS)
+    return _ns(gap_s * work.time_scale, f"the wait before request {row.request_id!r}")
+
+
+def _ns(seconds: float, what: str) -> int:
+    """Seconds as nanoseconds. Raises `InputError` beyond what a timer can be set to."""
+    if not seconds <= LONGEST_S:
+        raise InputError(
+            f"{what} comes to {seconds:g} s, more than any timer can be set to ({LONGEST_S:g} s): "
+            "use a smaller time_scale, or a larger session_rate"
+        )
+    return round(seconds * NS)
 
 
 def request_sha256(prompt: Sequence[Segment], ids: Sequence[str], output_tokens: int) -> str:

@@ -156,6 +156,10 @@ class Requests(Sequence[PlannedRequest]):
 
     # --- columns
 
+    def request_id(self, i: int) -> str:
+        """`request_id` of request `i`."""
+        return self._texts["request_id"][i]
+
     def start_ns(self, i: int) -> int | None:
         """`start_ns` of request `i`."""
         start: int = self._ints["start_ns"][i]

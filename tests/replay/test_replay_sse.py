@@ -104,3 +104,25 @@ def test_read_numbers():
     parser = SseParser()
     assert parser.feed(b"data: a\n\ndata: b\n\ndata: c\n", 3) == [Event(b"a", 3, b"", b""), Event(b"b", 3, b"", b"")]
     assert parser.feed(b"\n", 4) == [Event(b"c", 4, b"", b"")]
+
+
+PIECES = [b"data: x\n\n", b"data: \n\n", b"event: e\n", b"data: half", b"\n\n", b"id: 7\n", b": c\n\n", b"\n",
+          b"data: y\r\n\r\n", b"data: a\rb\n\n", b"data: a\ndata: b\n\n", b"data: z\n", b"data: q\r",
+          b"data: " + b"w" * 70 + b"\n\n"]  # fmt: skip
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=8))
+def test_whole_events_take_a_short_way_to_the_same_end(pieces):
+    """Without it an event in a read of its own, the usual one, could lose what an earlier read began."""
+
+    def events(reads):
+        parser, out = SseParser(max_event_bytes=60), []
+        try:
+            for data in reads:
+                out += [(event.data, event.event, event.last_id) for event in parser.feed(data)]
+        except SseError as error:
+            out.append(str(error))
+        return out
+
+    whole = b"".join(pieces)
+    assert events(pieces) == events([whole[i : i + 1] for i in range(len(whole))])

@@ -33,7 +33,7 @@ WRITER = WriterSettings(
     words=(), overhead_tokens=0, turn_overhead_tokens=0, token_id_range=(1000, 30000),
 )  # fmt: skip
 SAME = ["request_id", "outcome", "error", "body_sha256", "output_sha256", "chunks", "prompt_tokens", "http_status",
-        "completion_tokens", "finish_reason", "plan_sha256", "cached_tokens_ceiling", "phase"]  # fmt: skip
+        "completion_tokens", "finish_reason", "plan_sha256", "phase"]  # fmt: skip
 
 
 def sessions(n: int, turns: int = 2, **more):

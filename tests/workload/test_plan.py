@@ -113,6 +113,22 @@ def test_warmups_share_nothing():
     assert len(made.measured) == 3
 
 
+@pytest.mark.parametrize(
+    "work",
+    [
+        {"time_scale": 9e5, "timing": "trace"},
+        {"time_scale": 9e5},
+        {"arrival": "poisson", "session_rate": 1e-300},
+        {"arrival": "constant", "session_rate": 5e-324},
+    ],
+)
+def test_times_no_timer_can_be_set_to(work):
+    """Without it a scale or rate that is far off ends in a traceback about integers."""
+    rows = [row("a"), row("b", turn=1, parents=("a",), gap_s=1e5, start_s=1e5), row("c", session="t", start_s=1.0)]
+    with pytest.raises(InputError, match=r"request '[bc]' comes to .* more than any timer can be set to"):
+        plan(rows, **work)
+
+
 def test_empty_trace_is_refused():
     """Without it, an empty trace prints an empty success."""
     with pytest.raises(InputError, match="no requests"):
