@@ -16,7 +16,6 @@ from pddbench.runfolder.load import load
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from analyze.synth import Recipe, fail, make_run
 
-
 DRAWN = {"ttft.png": (plot, "plot_dataset"), "hits.png": (plot_hits, "plot_hits"), "report.html": (page, "page")}
 
 
