@@ -138,6 +138,7 @@ class Board:
             "rate_per_s": watch.rate_per_s(now_ns) if on else None, "ttft_s": quantiles,
             "ttft_n": watch.ttft.n, "waiting_s": watch.waiting_s(now_ns) if on else 0.0,
             "health": lamp, "health_why": why, "cpu_share": watch.cpu_share(), "rss_bytes": watch.rss_bytes,
+            "waited_share": watch.waited_share(), "kernel_gap_p99_s": watch.kernel_gap.quantile(0.99),
             "loop_lag_p99_s": watch.loop_lag.quantile(0.99), "send_lag_p99_s": watch.send_lag.quantile(0.99),
         }  # fmt: skip
 

@@ -50,6 +50,8 @@ def exposition(board: Board, now_ns: int) -> str:
                 [("", labels, watch.send_lag.quantile(0.99)) for labels, watch in seen]),
         _family("client_cpu_share", "gauge", "Our process's CPU over 5 s, of a core.",
                 [("", labels, watch.cpu_share()) for labels, watch in own]),
+        _family("client_waited_share", "gauge", "Share of 5 s in which our process could have run and had no core.",
+                [("", labels, watch.waited_share()) for labels, watch in own]),
         _family("client_rss_bytes", "gauge", "Our process's resident memory.",
                 [("", labels, watch.rss_bytes) for labels, watch in own]),
         _family("client_healthy", "gauge", "1 while the run's own clock can be believed, else 0.",

@@ -149,7 +149,7 @@ def _foot(snapshot: dict[str, Any]) -> str:
             parts.append(run["state"])
         if run["waiting_s"] >= 1:
             parts.append(f"longest wait now {words.seconds(run['waiting_s'])}")
-        parts.append(f"own health: {run['health_why']}")
+        parts.append(f"own health: {words.own(run)}")
     if snapshot["speed"] != 1:
         parts.append(f"TTFT in experiment time (speed {snapshot['speed']:g})")
     return " · ".join(parts)

@@ -53,7 +53,9 @@ class Watch:
         self._closed: set[int] = set()
         self.ttft, self.loop_lag, self.send_lag = Spread(), Spread(), Spread()
         self.silent_failures = 0  # failed before a first token
+        self.kernel_gap = Spread()  # how much later than the kernel we stamped, where a spool tells it
         self.cpu: deque[tuple[int, float]] = deque()
+        self.waited: deque[tuple[int, int]] = deque()  # when, and for how long our process had no core until then
         self.rss_bytes: int | None = None
         self._ends: deque[int] = deque()
         self._clock = KernelClock([])
@@ -130,10 +132,15 @@ class Watch:
     def _health(self, frame: frames.Health) -> None:
         for lag_ns in frame.loop_lag_ns:
             self.loop_lag.add(lag_ns / NS)
+        for gap_ns in getattr(frame, "kernel_gap_ns", ()):
+            self.kernel_gap.add(gap_ns / NS)
         self.rss_bytes = frame.rss_bytes
         self.cpu.append((frame.t_ns, frame.cpu_share))
-        while self.cpu[0][0] < frame.t_ns - limits.CPU_WINDOW_S * NS:
-            self.cpu.popleft()
+        if frame.run_delay_ns is not None:
+            self.waited.append((frame.t_ns, frame.run_delay_ns))
+        for kept in (self.cpu, self.waited):
+            while kept and kept[0][0] < frame.t_ns - limits.CPU_WINDOW_S * NS:
+                kept.popleft()
 
     # --- answers
 
@@ -153,6 +160,13 @@ class Watch:
     def cpu_share(self) -> float | None:
         """Our process's CPU over the last 5 s, of a core."""
         return sum(share for _, share in self.cpu) / len(self.cpu) if self.cpu else None
+
+    def waited_share(self) -> float | None:
+        """Share of the last 5 s in which our process could have run and had no core; null: not known yet."""
+        if len(self.waited) < 2:
+            return None
+        span_ns = self.waited[-1][0] - self.waited[0][0]
+        return sum(waited_ns for _, waited_ns in list(self.waited)[1:]) / span_ns if span_ns > 0 else None
 
     def health(self) -> tuple[str, str]:
         """(`good`, `warn` or `bad`, why in words): would this run be believed if it ended now?"""

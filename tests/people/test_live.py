@@ -128,6 +128,15 @@ def test_the_lamp_goes_by_the_rules_of_the_verdict(lag_ms, late_ms, cpu, lamp):
     assert watch.health()[0] == lamp
 
 
+def test_what_the_clock_suffers_from_is_said():
+    """A red lamp without a reason sends the user to the wrong place: the machine was busy, not the endpoint."""
+    watch = board().current
+    feed(watch, frames.Zero(0), *(health(i * S, waited_ms=250) for i in range(1, 9)))
+    assert watch.waited_share() == pytest.approx(0.25)
+    made = busy_board()
+    assert "without a core 3% of the time" in words.own(made.snapshot(9 * S)["runs"][1])
+
+
 def test_a_torn_frame_waits_for_its_rest(tmp_path):
     """The spool is read while it is written, at any byte."""
     data = b"".join(frames.pack(frame) for frame in [frames.Zero(7), *request(0, S, first_ms=100)])
