@@ -22,6 +22,7 @@ from pddbench.cli import cli
 from pddbench.errors import InputError
 from pddbench.live import words
 from pddbench.live.exposition import exposition, names
+from pddbench.live.own import Own
 from pddbench.live.server import address, bind
 from pddbench.live.spread import Spread
 from pddbench.live.tail import Tail
@@ -100,6 +101,11 @@ def test_several_client_processes_are_one_run(tmp_path):
     made.read()
     watch = made.current
     assert (watch.warmups, watch.sent, watch.done, watch.ttft.n) == (2, 2, 2, 2)
+    for t in range(7, 9):
+        watch.take(health(t * S, lag_ms=0.1, cpu=0.1), 0)
+        watch.take(health(t * S, lag_ms=9, cpu=0.5), 1)
+    assert watch.worst(Own.cpu_share) == 0.5, "of several processes the worst counts, never the mean"
+    assert watch.health()[0] == "bad" and "loop lag" in watch.health()[1]
     assert watch.ttft.quantile(1.0) == pytest.approx(0.2, rel=2e-3)
 
 
@@ -132,7 +138,7 @@ def test_what_the_clock_suffers_from_is_said():
     """A red lamp without a reason sends the user to the wrong place: the machine was busy, not the endpoint."""
     watch = board().current
     feed(watch, frames.Zero(0), *(health(i * S, waited_ms=250) for i in range(1, 9)))
-    assert watch.waited_share() == pytest.approx(0.25)
+    assert watch.worst(Own.waited_share) == pytest.approx(0.25)
     made = busy_board()
     assert "without a core 3% of the time" in words.own(made.snapshot(9 * S)["runs"][1])
 
