@@ -134,6 +134,15 @@ def test_the_lamp_goes_by_the_rules_of_the_verdict(lag_ms, late_ms, cpu, lamp):
     assert watch.health()[0] == lamp
 
 
+def test_one_late_request_is_no_late_client():
+    """The verdict leaves the largest of few samples out; a lamp that does not would be red without a reason."""
+    watch = Watch("a", 1, 9)
+    late = (request(i, S, first_ms=100, handed_ms=200 if i == 3 else 0) for i in range(20))
+    feed(watch, frames.Zero(0), *late, health(6 * S))
+    assert watch.health()[0] == "good"
+    assert watch.worst(Own.send_lag_p99_s) == pytest.approx(0, abs=1e-5)
+
+
 def test_what_the_clock_suffers_from_is_said():
     """A red lamp without a reason sends the user to the wrong place: the machine was busy, not the endpoint."""
     watch = board().current
