@@ -11,8 +11,9 @@ from typing import Any
 import msgspec
 
 from pddbench import __version__
+from pddbench.live.own import NS, Own
 from pddbench.live.tail import Tail
-from pddbench.live.watch import NS, RATE_WINDOW_NS, Watch
+from pddbench.live.watch import RATE_WINDOW_NS, Watch
 
 QUANTILES = (0.5, 0.9, 0.99)
 
@@ -137,9 +138,10 @@ class Board:
             "done": watch.done, "failed": watch.failed, "not_sent": watch.not_sent, "in_flight": len(watch.flying),
             "rate_per_s": watch.rate_per_s(now_ns) if on else None, "ttft_s": quantiles,
             "ttft_n": watch.ttft.n, "waiting_s": watch.waiting_s(now_ns) if on else 0.0,
-            "health": lamp, "health_why": why, "cpu_share": watch.cpu_share(), "rss_bytes": watch.rss_bytes(),
-            "waited_share": watch.waited_share(), "kernel_gap_p99_s": watch.kernel_gap.quantile(0.99),
-            "loop_lag_p99_s": watch.loop_lag.quantile(0.99), "send_lag_p99_s": watch.send_lag.quantile(0.99),
+            "health": lamp, "health_why": why, "cpu_share": watch.worst(Own.cpu_share),
+            "waited_share": watch.worst(Own.waited_share), "rss_bytes": watch.worst(Own.rss),
+            "loop_lag_p99_s": watch.worst(Own.loop_lag_p99_s), "send_lag_p99_s": watch.worst(Own.send_lag_p99_s),
+            "kernel_gap_p99_s": watch.worst(Own.kernel_gap_p99_s),
         }  # fmt: skip
 
 

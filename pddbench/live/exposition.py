@@ -8,6 +8,7 @@ from typing import Any
 
 from pddbench import __version__
 from pddbench.live.board import QUANTILES, Board
+from pddbench.live.own import Own
 from pddbench.live.spread import EDGES_S
 from pddbench.live.watch import Watch
 
@@ -45,13 +46,15 @@ def exposition(board: Board, now_ns: int) -> str:
         _family("waiting_seconds", "gauge", "Longest wait for a first token now, experiment seconds.",
                 [("", labels, watch.waiting_s(now_ns)) for labels, watch in own]),
         _family("client_loop_lag_seconds", "gauge", "P99 of our event loop's lag, wall seconds.",
-                [("", labels, watch.loop_lag.quantile(0.99)) for labels, watch in seen]),
+                [("", labels, watch.worst(Own.loop_lag_p99_s)) for labels, watch in seen]),
         _family("client_send_lag_seconds", "gauge", "P99 of our own lateness in sending, wall seconds.",
-                [("", labels, watch.send_lag.quantile(0.99)) for labels, watch in seen]),
-        _family("client_cpu_share", "gauge", "Our process's CPU over 5 s, of a core.",
-                [("", labels, watch.cpu_share()) for labels, watch in own]),
+                [("", labels, watch.worst(Own.send_lag_p99_s)) for labels, watch in seen]),
+        _family("client_cpu_share", "gauge", "Our process's CPU over 5 s, of a core; of several the busiest.",
+                [("", labels, watch.worst(Own.cpu_share)) for labels, watch in own]),
+        _family("client_waited_share", "gauge", "Share of 5 s in which our process could have run and had no core.",
+                [("", labels, watch.worst(Own.waited_share)) for labels, watch in own]),
         _family("client_rss_bytes", "gauge", "Our process's resident memory.",
-                [("", labels, watch.rss_bytes()) for labels, watch in own]),
+                [("", labels, watch.worst(Own.rss)) for labels, watch in own]),
         _family("client_healthy", "gauge", "1 while the run's own clock can be believed, else 0.",
                 [("", labels, watch.health()[0] != "bad") for labels, watch in seen]),
     ]  # fmt: skip

@@ -67,7 +67,9 @@ class Lines(Silent):
         self._next_s = None
 
     def show(self, snapshot: dict[str, Any], now_s: float) -> None:
-        """A line when it is time for one."""
+        """A line when it is time for one; the last one is for `finish`."""
+        if snapshot["runs"][snapshot["number"] - 1]["state"] == "over":
+            return
         if self._next_s is None:
             self._next_s = now_s + self._every_s
         if now_s >= self._next_s:
@@ -149,7 +151,7 @@ def _foot(snapshot: dict[str, Any]) -> str:
             parts.append(run["state"])
         if run["waiting_s"] >= 1:
             parts.append(f"longest wait now {words.seconds(run['waiting_s'])}")
-        parts.append(f"own health: {run['health_why']}")
+        parts.append(f"own health: {words.own(run)}")
     if snapshot["speed"] != 1:
         parts.append(f"TTFT in experiment time (speed {snapshot['speed']:g})")
     return " · ".join(parts)

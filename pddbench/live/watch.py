@@ -7,9 +7,11 @@ request are skipped undecoded: the cost is per request, not per token.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from pddbench import limits
+from pddbench.live.own import NS, Own
 from pddbench.live.spread import Spread
 from pddbench.replay import frames
 from pddbench.replay.chunks import decode, token_text
@@ -19,7 +21,6 @@ from pddbench.replay.sse import SseError, SseParser
 from pddbench.replay.stream import arrival_times
 from pddbench.text import printable
 
-NS = 1_000_000_000
 RATE_WINDOW_NS = 10 * NS
 _READS = kind_of(frames.Reads)
 
@@ -51,9 +52,9 @@ class Watch:
         self.flying: dict[tuple[int, int], Flying] = {}  # by spool and index
         self._begun: set[int] = set()  # spools that have named their zero
         self._closed: set[int] = set()
-        self.ttft, self.loop_lag, self.send_lag, self.kernel_gap = Spread(), Spread(), Spread(), Spread()
+        self.ttft = Spread()
+        self.own: dict[int, Own] = {}  # by spool: each client process has its own
         self.silent_failures = 0  # failed before a first token
-        self.own: dict[int, deque[frames.Health]] = {}  # by spool: samples of the last seconds of that client process
         self._ends: deque[int] = deque()
         self._clock = KernelClock([])
 
@@ -81,7 +82,7 @@ class Watch:
             case frames.NotSent():
                 self.not_sent += 1
             case frames.Health():
-                self._health(frame, spool)
+                self.own.setdefault(spool, Own()).take(frame)
             case frames.ClockOffset():
                 self._clock = KernelClock([(frame.t_ns, frame.offset_ns)])
             case frames.Zero():
@@ -98,7 +99,8 @@ class Watch:
             return
         self.sent += 1
         self.flying[spool, frame.index] = Flying(frame)
-        self.send_lag.add((frame.handed_ns - frame.due_ns - frame.throttle_wait_ns) / NS)
+        lag_ns = frame.handed_ns - frame.due_ns - frame.throttle_wait_ns
+        self.own.setdefault(spool, Own()).send_lag.add(lag_ns / NS)
 
     def _reads(self, frame: frames.Reads, one: Flying | None) -> None:
         if one is None or one.parser is None:
@@ -126,16 +128,6 @@ class Watch:
         said = f"HTTP {one.status}" if one.status is not None and one.status >= 300 else frame.ending
         self.errors.append(said + (f": {printable(frame.error, 120)}" if frame.error else ""))
 
-    def _health(self, frame: frames.Health, spool: int) -> None:
-        for lag_ns in frame.loop_lag_ns:
-            self.loop_lag.add(lag_ns / NS)
-        for gap_ns in frame.kernel_gap_ns:
-            self.kernel_gap.add(gap_ns / NS)
-        own = self.own.setdefault(spool, deque())
-        own.append(frame)
-        while own[0].t_ns < frame.t_ns - limits.CPU_WINDOW_S * NS:
-            own.popleft()
-
     # --- answers
 
     def rate_per_s(self, now_ns: int) -> float | None:
@@ -151,45 +143,25 @@ class Watch:
         waits = [now_ns - one.due_ns for one in self.flying.values() if one.parser is not None]
         return max(waits, default=0) * self.speed / NS
 
-    def cpu_share(self) -> float | None:
-        """Our process's CPU over the last 5 s, of a core; of several processes the busiest's."""
-        return max((sum(one.cpu_share for one in own) / len(own) for own in self.own.values()), default=None)
-
-    def waited_share(self) -> float | None:
-        """Share of the last 5 s in which our process was ready to run and had no core; of the worst process."""
-        shares = []
-        for own in self.own.values():
-            took_ns = own[-1].t_ns - own[0].t_ns
-            if took_ns > 0:
-                shares.append(sum(one.run_delay_ns or 0 for one in list(own)[1:]) / took_ns)
-        return max(shares, default=None)
-
-    def rss_bytes(self) -> int | None:
-        """Memory of our process, of several of all."""
-        known = [own[-1].rss_bytes for own in self.own.values()]
-        return sum(size for size in known if size is not None) if any(known) else None
+    def worst(self, figure: Callable[[Own], float | None]) -> float | None:
+        """A figure of our own processes: that of the worst."""
+        return max((value for one in self.own.values() if (value := figure(one)) is not None), default=None)
 
     def health(self) -> tuple[str, str]:
         """(`good`, `warn` or `bad`, why in words): would this run be believed if it ended now?"""
         median_s = self.ttft.quantile(0.5)
         limit_s = limits.lag_limit_s(None if median_s is None else median_s / self.speed)
-        lags = {"loop lag": self.loop_lag.quantile(0.99), "send lag": self.send_lag.quantile(0.99)}
+        lags = {"loop lag": self.worst(Own.loop_lag_p99_s), "send lag": self.worst(Own.send_lag_p99_s)}
         late = [f"{name} P99 {1e3 * lag:.1f} ms" for name, lag in lags.items() if lag is not None and lag > limit_s]
         if late:
             return "bad", f"{', '.join(late)}, above {1e3 * limit_s:.1f} ms"
-        cpu = self.cpu_share()
+        cpu = self.worst(Own.cpu_share)
         if cpu is not None and cpu > limits.CPU_LIMIT:
             return "bad", f"our process takes {100 * cpu:.0f}% of a core"
         close = [name for name, lag in lags.items() if lag is not None and lag > limit_s / 2]
         if close:
             return "warn", f"{' and '.join(close)} above half of the limit"
-        if not self.loop_lag.n:
-            return "good", "no sample yet"
-        gap, waited = self.kernel_gap.quantile(0.99), self.waited_share()
-        lags |= {"kernel gap": gap} if gap is not None else {}
-        seen = [f"{name} P99 {1e3 * lag:.1f} ms" for name, lag in lags.items() if lag is not None]
-        seen += [f"without a core {100 * waited:.0f}% of the time"] if waited is not None and waited >= 0.01 else []
-        return "good", "our own clock is on time: " + ", ".join(seen)
+        return "good", "our own clock is on time" if lags["loop lag"] is not None else "no sample yet"
 
 
 def _bears_tokens(data: bytes) -> bool:

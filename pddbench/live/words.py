@@ -39,10 +39,20 @@ def line(snapshot: dict[str, Any]) -> str:
     if run["failed"]:
         parts.append(f"{run['failed']} failed")
     if run["health"] != "good":
-        parts.append(f"own health {run['health']}: {run['health_why']}")
+        parts.append(f"own health {run['health']}: {own(run)}")
     if run["state"] != "over" and snapshot["left_s"] is not None:
         parts.append(f"about {clock(snapshot['left_s'])} left")
     return f"{label(snapshot)}: {', '.join(parts)}"
+
+
+def own(run: dict[str, Any]) -> str:
+    """How our own clock is, and what it suffers from: `our own clock is on time; without a core 3% of the time`."""
+    parts = [run["health_why"]]
+    if run["kernel_gap_p99_s"] is not None:
+        parts.append(f"kernel gap P99 {1e3 * run['kernel_gap_p99_s']:.1f} ms")
+    if run["waited_share"] is not None:
+        parts.append(f"without a core {100 * run['waited_share']:.0f}% of the time")
+    return "; ".join(parts)
 
 
 def label(snapshot: dict[str, Any]) -> str:

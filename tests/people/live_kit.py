@@ -32,9 +32,9 @@ def request(index, due_ns, *, first_ms=None, end_ms=100, status=200, ending="eof
         yield frames.Ended(index, due_ns + end_ms * MS, ending, error)
 
 
-def health(t_ns, lag_ms=0.1, cpu=0.2):
+def health(t_ns, lag_ms=0.1, cpu=0.2, waited_ms=0):
     """A second of the client's health."""
-    return frames.Health(t_ns, [round(lag_ms * MS)] * 200, cpu, 0, 100 << 20, 1)
+    return frames.Health(t_ns, [round(lag_ms * MS)] * 200, cpu, waited_ms * MS, 100 << 20, 1)
 
 
 def board(runs=(("baseline", 1), ("pdd", 1)), requests=10, **more):
@@ -60,7 +60,8 @@ def busy_board():
         for frame in request(8, 5 * S, status=503, error="busy"):
             watch.take(frame)
         watch.take(frames.NotSent(9, "parent_failed", None, None, None))
-        watch.take(health(6 * S))
+        watch.take(health(5 * S))
+        watch.take(health(6 * S, waited_ms=30))
     return made
 
 

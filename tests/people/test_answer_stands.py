@@ -16,15 +16,20 @@ from pddbench.runfolder.load import load
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from analyze.synth import Recipe, fail, make_run
 
+DRAWN = {"ttft.png": (plot, "plot_dataset"), "hits.png": (plot_hits, "plot_hits"), "report.html": (page, "page")}
 
-@pytest.mark.parametrize(
-    ("module", "function", "file"),
-    [(plot, "plot_dataset", "ttft.png"), (plot_hits, "plot_hits", "hits.png"), (page, "payload", "report.html")],
-)
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return make_run(tmp_path_factory.mktemp("run"), Recipe(sessions=12, repeats=1))
+
+
+@pytest.mark.parametrize("file", DRAWN)
 @pytest.mark.parametrize("error", [ValueError("no finite value"), OSError(28, "No space left on device")])
-def test_a_failing_picture_is_one_warning(tmp_path, monkeypatch, capsys, module, function, file, error):
+def test_a_failing_picture_is_one_warning(run, monkeypatch, capsys, file, error):
     """An hour of measurement must not end in a traceback of a plotting library."""
-    run = make_run(tmp_path / "run", Recipe(sessions=12, repeats=1))
+    for module, function in DRAWN.values():
+        monkeypatch.setattr(module, function, lambda *_: "<p>drawn</p>")
     good = answer.answer(run)
     table = capsys.readouterr().out
 
@@ -32,7 +37,7 @@ def test_a_failing_picture_is_one_warning(tmp_path, monkeypatch, capsys, module,
         raise error
 
     (run / file).touch()
-    monkeypatch.setattr(module, function, broken)
+    monkeypatch.setattr(*DRAWN[file], broken)
     assert answer.answer(run) == good
     out, err = capsys.readouterr()
     assert out == table

@@ -22,6 +22,7 @@ from pddbench.cli import cli
 from pddbench.errors import InputError
 from pddbench.live import words
 from pddbench.live.exposition import exposition, names
+from pddbench.live.own import Own
 from pddbench.live.server import address, bind
 from pddbench.live.spread import Spread
 from pddbench.live.tail import Tail
@@ -100,6 +101,11 @@ def test_several_client_processes_are_one_run(tmp_path):
     made.read()
     watch = made.current
     assert (watch.warmups, watch.sent, watch.done, watch.ttft.n) == (2, 2, 2, 2)
+    for t in range(7, 9):
+        watch.take(health(t * S, lag_ms=0.1, cpu=0.1), 0)
+        watch.take(health(t * S, lag_ms=9, cpu=0.5), 1)
+    assert watch.worst(Own.cpu_share) == 0.5, "of several processes the worst counts, never the mean"
+    assert watch.health()[0] == "bad" and "loop lag" in watch.health()[1]
     assert watch.ttft.quantile(1.0) == pytest.approx(0.2, rel=2e-3)
 
 
@@ -126,6 +132,24 @@ def test_the_lamp_goes_by_the_rules_of_the_verdict(lag_ms, late_ms, cpu, lamp):
     feed(watch, frames.Zero(0), *(request(i, S, first_ms=100, handed_ms=late_ms) for i in range(20)))
     feed(watch, health(6 * S, lag_ms, cpu))
     assert watch.health()[0] == lamp
+
+
+def test_one_late_request_is_no_late_client():
+    """The verdict leaves the largest of few samples out; a lamp that does not would be red without a reason."""
+    watch = Watch("a", 1, 9)
+    late = (request(i, S, first_ms=100, handed_ms=200 if i == 3 else 0) for i in range(20))
+    feed(watch, frames.Zero(0), *late, health(6 * S))
+    assert watch.health()[0] == "good"
+    assert watch.worst(Own.send_lag_p99_s) == pytest.approx(0, abs=1e-5)
+
+
+def test_what_the_clock_suffers_from_is_said():
+    """A red lamp without a reason sends the user to the wrong place: the machine was busy, not the endpoint."""
+    watch = board().current
+    feed(watch, frames.Zero(0), *(health(i * S, waited_ms=250) for i in range(1, 9)))
+    assert watch.worst(Own.waited_share) == pytest.approx(0.25)
+    made = busy_board()
+    assert "without a core 3% of the time" in words.own(made.snapshot(9 * S)["runs"][1])
 
 
 def test_a_torn_frame_waits_for_its_rest(tmp_path):

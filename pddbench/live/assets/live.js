@@ -59,7 +59,8 @@ function card(run, on) {
       ['rate', run.rate_per_s === null ? '–' : `${run.rate_per_s.toFixed(1)}/s`], ['failed', String(run.failed), run.failed ? 'failed' : ''],
       ['waiting most', seconds(run.waiting_s)], ['our CPU', run.cpu_share === null ? '–' : `${Math.round(100 * run.cpu_share)}%`]]));
   if (on) out.append(make('p', {class: 'why'}, 'TTFT P50 so far, over the last minutes'), line(points));
-  out.append(make('p', {class: 'why'}, `own health: ${run.health_why}`));
+  const waited = run.waited_share === null ? '' : `; without a core ${Math.round(100 * run.waited_share)}% of the time`;
+  out.append(make('p', {class: 'why'}, `own health: ${run.health_why}${waited}`));
   return out;
 }
 
