@@ -90,7 +90,7 @@ def plot_request(roles: pd.DataFrame, request_id: str, out: Path) -> Path:
     axes.plot(marks["t_ns"] / 1e9, [2] * len(marks), "k|", markersize=14, label="ids sent")
     axes.set_yticks(range(len(lanes)), lanes)
     axes.set_title(f"{printable(request_id)} ({printable(rows['arm'].iloc[0])})", fontsize=10)
-    return _save(figure, axes, out)
+    return _save(figure, out)
 
 
 def plot_window(roles: pd.DataFrame, start_s: float, end_s: float, out: Path) -> Path:
@@ -112,7 +112,7 @@ def plot_window(roles: pd.DataFrame, start_s: float, end_s: float, out: Path) ->
     axes.set_yticks(range(len(inside)), [printable(name, 24) for name in inside.index], fontsize=7)
     axes.set_xlim(start_s, end_s)
     axes.set_title(f"{printable(roles['arm'].iloc[0])}, {start_s:g} to {end_s:g} s", fontsize=10)
-    return _save(figure, axes, out)
+    return _save(figure, out)
 
 
 def _figure(rows: int) -> tuple[Any, Any]:
@@ -127,17 +127,11 @@ def _figure(rows: int) -> tuple[Any, Any]:
     return figure, axes
 
 
-def _save(figure: Any, axes: Any, out: Path) -> Path:
+def _save(figure: Any, out: Path) -> Path:
     from matplotlib.patches import Patch
 
-    axes.legend(
-        handles=[Patch(color=colour, label=_WORDS[lane]) for lane, colour in _COLOURS.items()],
-        ncols=3,
-        fontsize=7,
-        loc="upper left",
-        bbox_to_anchor=(0, -0.16 if axes.get_ylim()[0] < 6 else -0.08),
-        frameon=False,
-    )
+    handles = [Patch(color=colour, label=_WORDS[lane]) for lane, colour in _COLOURS.items()]
+    figure.legend(handles=handles, ncols=len(handles), fontsize=7, loc="outside lower center", frameon=False)
     try:
         figure.savefig(out)
     except (OSError, ValueError) as error:
