@@ -1,4 +1,4 @@
-"""What a client sees when a hand-off or a role fails: exact tokens, or an error; never a stream that is silently wrong."""
+"""What a client sees when a hand-off or a role fails: exact tokens, or an error; never a silently wrong stream."""
 
 from __future__ import annotations
 
