@@ -80,6 +80,18 @@ HEALTH: dict[str, str] = {
     "kernel_gap_ns": "list<int64>",  # wall, our own stamp of the newest read minus the kernel's, about every 5 ms
 }
 
+# Simulated runs only; see deploy.emulator.observe.EVENTS and docs/emulator.md.
+ROLES: dict[str, str] = {
+    "request_id": "string",
+    "arm": "string",
+    "repeat": "int32",
+    "t_ns": "int64",
+    "event": "string",
+    "instance": "int32",  # -1: none, or any
+    "tokens": "int64",
+    "bytes": "int64",
+}
+
 
 def arrow_schema(columns: dict[str, str], metadata: dict[str, str] | None = None) -> pa.Schema:
     """The Arrow schema of one of the tables above."""

@@ -22,6 +22,8 @@ from pddbench.runner.signals import Ended, Stop, catching
 from pddbench.text import printable
 from pddbench.workload.experiment import Experiment
 
+MOST_GAPS = 40_000_000
+
 
 @dataclass(frozen=True)
 class RunOptions:
@@ -41,6 +43,7 @@ class RunOptions:
     serve: str | None = None
     simulated: bool = False
     by_token: bool = False
+    no_gaps: bool = False
 
 
 def conduct(experiment: Experiment, options: RunOptions) -> int:
@@ -54,6 +57,8 @@ def conduct(experiment: Experiment, options: RunOptions) -> int:
     prepared = prepare(experiment, options.wan)
     if options.simulated and any(setup.spec is None for setup in prepared.arms):
         raise InputError("only emulated arms can be simulated: leave the arms with a base_url or an engine out")
+    if options.simulated:
+        _check_size(prepared, options)
     if options.dry_run:
         _show_plan(prepared, options, to_stderr=False)
         return exitcodes.GOOD
@@ -92,6 +97,18 @@ def _progress(prepared: Prepared, folder: Path, options: RunOptions, listener: s
         simulated=options.simulated,
     )
     return Progress(announced, quiet=options.quiet, verbose=options.verbose, listener=listener)
+
+
+def _check_size(prepared: Prepared, options: RunOptions) -> None:
+    """A simulation makes tokens faster than their gaps can be analysed: about 90 bytes each."""
+    tokens = prepared.tokens()[1] * len(prepared.arms)
+    if tokens > MOST_GAPS and not options.no_gaps:
+        raise InputError(
+            f"{tokens / 1e6:,.0f} million tokens: the gaps between them would take {tokens * 90 / 1e9:,.0f} GB to "
+            "analyse; leave them out with --no-gaps (TTFT, largest gap and all else stay), or use --limit-requests"
+        )
+    if options.no_gaps and options.by_token:
+        raise InputError("--no-gaps and --by-token exclude each other: give one of them")
 
 
 def _show_plan(prepared: Prepared, options: RunOptions, *, to_stderr: bool) -> None:
@@ -154,7 +171,8 @@ def _run_and_answer(prepared: Prepared, folder: Path, options: RunOptions, progr
     manifest.write(folder, facts)
     with catching() as stop:
         if options.simulated:
-            execute_simulated(prepared, folder, facts, salts, stop, progress, by_token=options.by_token)
+            by_token, gaps = options.by_token, not options.no_gaps
+            execute_simulated(prepared, folder, facts, salts, stop, progress, by_token=by_token, gaps=gaps)
         else:
             execute(prepared, folder, facts, salts, stop, progress)
         facts["finished_utc"] = manifest.utc_now()

@@ -70,13 +70,15 @@ def execute_simulated(
     progress: Progress,
     *,
     by_token: bool,
+    gaps: bool,
 ) -> None:
     """Every arm and repeat in virtual time, until `stop` between two of them.
 
     `by_token`: every token is made and goes through the live reply code, as live history needs it; otherwise they are
-    counted.
+    counted. `gaps`: the table `events` is written.
     """
     from pddbench.runfolder.finish import clear, save_plan
+    from pddbench.runfolder.roles import RoleLog
     from pddbench.runner.simulate import counted_run, save_counted, spool_arm
     from pddbench.workload.history import Replies
 
@@ -95,7 +97,9 @@ def execute_simulated(
                 bodies = writer_of(setup, prepared.plan, salts[repeat], replies)
                 spool_arm(folder, arm, repeat, setup.spec, prepared.plan, bodies, setup.chat, replies)
             else:
-                save_counted(folder, arm, repeat, counted_run(setup, prepared.plan, prepared.experiment))
+                roles = RoleLog()
+                run = counted_run(setup, prepared.plan, prepared.experiment, roles)
+                save_counted(folder, arm, repeat, run, roles, gaps)
             facts["runs"].append({"arm": arm, "repeat": repeat, "status": "complete"})
             manifest.write(folder, facts)
         clear(folder)
