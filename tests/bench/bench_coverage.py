@@ -32,7 +32,7 @@ def draw(rng, sessions, effect):
 def test_coverage(effect, sessions):
     """P50 and P90 from 300 sessions on must cover 93-97%; what P99 does is published, shortfalls included."""
     truth = {q: quantile(draw(np.random.default_rng(7), 60_000, effect)[0], q) for q in QUANTILES}
-    covered, printed, above = ({q: 0 for q in QUANTILES} for _ in range(3))
+    covered, printed, above = (dict.fromkeys(QUANTILES, 0) for _ in range(3))
     rng = np.random.default_rng(sessions)
     for _ in range(DRAWS):
         values, code = draw(rng, sessions, effect)
