@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from pddbench.deploy.emulator.spec import Chip, EmulatorSpec, Model, RoleChange, RoleSpec
+from pddbench.deploy.hardware import HARDWARE, roofline
 from pddbench.errors import InputError, suggest
 from pddbench.wan.backends import choose
 from pddbench.wan.link import resolve_link
@@ -29,6 +30,7 @@ _EXTEND_E0_S = 0.305 - 100 * _EXTEND_E1_S
 _SOURCE = (
     "prefill T(u) = 0.395 + 1.47e-5 u + 1.91e-10 u^2 s, MiniMax-M2.5 on 8xH200 (fit +-5%); "
     "decode 21.4 + 0.91 batch ms, R1 on H20; "
+    "a step of chunked prefill as a decode step without streams; "
     "extend-decode: 305 ms for 100 ids (C10) and 2 x 37e9 FLOP an id at half of 8 x 148 TFLOPS"
 )
 
@@ -44,10 +46,13 @@ def _chip(name: str) -> Chip:
         extend_e0_s=_EXTEND_E0_S,
         extend_e1_s=_EXTEND_E1_S,
         source=_SOURCE,
+        prefill_step_s=21.4e-3,
     )
 
 
-CHIPS = {name: _chip(name) for name in ("A", "B")}
+CHIPS = {name: _chip(name) for name in ("A", "B")} | {
+    chip.name: chip for chip in (roofline(figures) for figures in HARDWARE.values())
+}
 
 _MODELS = (
     Model("deepseek-v3-fp8", 40_016, source="DeepSeek-V3, MLA KV in FP8"),
@@ -84,6 +89,7 @@ _LIMITS = {
     "catch_up_rounds": (1, 1000),
     "switch_load": (0.0, 1e6),
     "fabric_gbit": (0.001, 1e6),
+    "extend_us": (0.0, 1e6),
 }
 _ROLE_LIMITS = {
     "kv_tokens": (1, 1 << 40),
@@ -106,9 +112,13 @@ def emulator_spec(arm: Arm, experiment: Experiment, wan_backend: str = "auto") -
     chosen |= _mechanisms(arm, options)
     _check_limits(arm.name, chosen)
     backend = choose(wan_backend)
+    extend_us = chosen.pop("extend_us", None)
+    roles = _roles(arm, experiment)
+    if extend_us is not None:
+        roles = {name: _with_extend(role, extend_us / 1e6) for name, role in roles.items()}
     return EmulatorSpec(
         arm=arm.emulated,
-        roles=_roles(arm, experiment),
+        roles=roles,
         model=_model(options.model),
         link=resolve_link(experiment.wan, backend),
         first_token_from_p=_first_token_from_p(arm, options.first_token_from_p),
@@ -116,6 +126,10 @@ def emulator_spec(arm: Arm, experiment: Experiment, wan_backend: str = "auto") -
         served_model=arm.model or "emulated",
         **chosen,
     )
+
+
+def _with_extend(role: RoleSpec, token_s: float) -> RoleSpec:
+    return msgspec.structs.replace(role, chip=msgspec.structs.replace(role.chip, extend_e1_s=token_s))
 
 
 def _mechanisms(arm: Arm, options: EmulatorOptions) -> dict[str, Any]:

@@ -76,6 +76,18 @@ HEALTH: dict[str, str] = {
     "in_flight": "int32",
 }
 
+# Simulated runs only; see deploy.emulator.observe.EVENTS and docs/emulator.md.
+ROLES: dict[str, str] = {
+    "request_id": "string",
+    "arm": "string",
+    "repeat": "int32",
+    "t_ns": "int64",
+    "event": "string",
+    "instance": "int32",  # -1: none, or any
+    "tokens": "int64",
+    "bytes": "int64",
+}
+
 
 def arrow_schema(columns: dict[str, str], metadata: dict[str, str] | None = None) -> pa.Schema:
     """The Arrow schema of one of the tables above."""

@@ -61,6 +61,7 @@ def execute_simulated(
     `by_token`: every token is made and goes through the live reply code; otherwise they are counted.
     """
     from pddbench.runfolder.finish import clear, save_plan
+    from pddbench.runfolder.roles import RoleLog
     from pddbench.runner.simulate import counted_run, save_counted, spool_arm
 
     setups = {setup.name: setup for setup in prepared.arms}
@@ -77,7 +78,9 @@ def execute_simulated(
                 bodies = writer_of(setup, prepared.plan, salts[repeat])
                 spool_arm(folder, arm, repeat, setup.spec, prepared.plan, bodies, setup.chat)
             else:
-                save_counted(folder, arm, repeat, counted_run(setup, prepared.plan, prepared.experiment))
+                roles = RoleLog()
+                run = counted_run(setup, prepared.plan, prepared.experiment, roles)
+                save_counted(folder, arm, repeat, run, roles)
             facts["runs"].append({"arm": arm, "repeat": repeat, "status": "complete"})
             manifest.write(folder, facts)
         clear(folder)

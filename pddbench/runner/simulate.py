@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pddbench.deploy.emulator import openai
+from pddbench.deploy.emulator import observe, openai
 from pddbench.deploy.emulator.live import Live
 from pddbench.deploy.emulator.messages import Failed, Finish, Message, Tokens
 from pddbench.deploy.emulator.spec import EmulatorSpec
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
+    from pddbench.runfolder.roles import RoleLog
     from pddbench.runner.counted import Chunks
     from pddbench.runner.prepare import ArmSetup
     from pddbench.trace.model import Trace
@@ -166,17 +167,19 @@ def _plan_of(experiment: Experiment, trace: Trace | None) -> Plan:
     return make_plan(trace if trace is not None else read_trace(Path(work.trace), work.format), work)
 
 
-def counted_run(setup: ArmSetup, plan: Plan, experiment: Experiment) -> CountedRun:
-    """An arm's run, over."""
+def counted_run(
+    setup: ArmSetup, plan: Plan, experiment: Experiment, observer: observe.Observer = observe.ignore
+) -> CountedRun:
+    """An arm's run, over; `observer` sees what each role does."""
     if setup.spec is None:
         raise InputError(f"arm {setup.name!r} is not an emulated one: only those can be simulated")
     abandon = experiment.workload.on_parent_failure == "abandon"
-    run = CountedRun(setup.spec, plan, chat=setup.chat, abandon=abandon)
+    run = CountedRun(setup.spec, plan, chat=setup.chat, abandon=abandon, observer=observer)
     run.run()
     return run
 
 
-def save_counted(folder: Path, arm: str, repeat: int, run: CountedRun) -> None:
+def save_counted(folder: Path, arm: str, repeat: int, run: CountedRun, roles: RoleLog | None = None) -> None:
     """The Parquet files of a run whose tokens were counted; each is complete before it gets its name."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -192,6 +195,9 @@ def save_counted(folder: Path, arm: str, repeat: int, run: CountedRun) -> None:
         requests = table(run, arm, repeat, _written(run, arm, repeat, writer, ROWS_A_GROUP))
     pq.write_table(requests, parts["requests"], compression="zstd", row_group_size=ROWS_A_GROUP)
     pq.write_table(pa.table({key: [] for key in HEALTH}, schema=arrow_schema(HEALTH)), parts["health"])
+    if roles is not None:
+        parts["roles"] = folder / "roles" / f"{name}.part"
+        roles.save(parts["roles"], arm, repeat, [request.request_id for request in run.plan.requests], run.t0_ns)
     for part in parts.values():
         part.replace(part.with_suffix(""))
 

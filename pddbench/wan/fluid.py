@@ -135,6 +135,7 @@ class FluidLink:
     def _end_free(self, flow_id: int, flow: _Flow) -> None:
         if self._free.get(flow_id) is flow:
             del self._free[flow_id]
+            flow.left = 0.0
             self.delivered_bytes += flow.total
             self._arrives(flow_id, flow, self._clock.now())
 

@@ -130,6 +130,7 @@ class Mechanisms(_Strict, kw_only=True):
     catch_up_rounds: int | None = None
     switch_load: float | None = None
     fabric_gbit: float | None = None
+    extend_us: float | None = None  # of the step in which an id is recomputed; None: the chip's
     changes: list[RoleChange] | None = None
 
 

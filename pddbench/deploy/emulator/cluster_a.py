@@ -33,7 +33,8 @@ NOBODY = "no instance of {role} is left"
 class Job:
     """A request in cluster A."""
 
-    __slots__ = ("begun", "decoding", "gone", "hit_tokens", "pipeline", "request", "stream", "transfer")
+    __slots__ = ("adrift", "begun", "decoding", "gone", "hit_tokens", "pipeline", "ready", "request", "stream",
+                 "transfer")  # fmt: skip
 
     def __init__(self, request: Submit, by_token: bool) -> None:
         self.request = request
@@ -44,6 +45,8 @@ class Job:
         self.pipeline = ""
         self.transfer: Transfer | None = None  # of its KV
         self.begun = False  # its prefill has begun
+        self.ready = False  # its KV is at MD
+        self.adrift = False  # no decoder has it: it waits for its KV at MD
         self.decoding = True  # tokens are (to be) produced here
         self.gone = False  # finished here, or its client left
 
@@ -137,13 +140,15 @@ class ClusterA:
         job.hit_tokens, job.begun = hit_tokens, True
         unhit = job.request.prompt_tokens - hit_tokens
         self._see("prefill", job.request.rid, self._clock.now(), number, unhit, 0)
-        if self._spec.kv_streaming and not job.gone and self.kv is not None:
+        if self._spec.kv_streaming and not job.gone and self.kv is not None and not job.pipeline:
             self._decide(job)
             if job.transfer is not None:
                 self.kv.start(job.transfer, last_part=False)
 
     def _prefilled(self, job: Job, number: int) -> None:
         if job.gone:
+            if job.transfer is not None and self.kv is not None:
+                self.kv.complete(job.transfer)
             return
         self._see("prefilled", job.request.rid, self._clock.now(), number, 0, 0)
         if not job.pipeline:
@@ -234,8 +239,14 @@ class ClusterA:
         if job.pipeline == "P-MD":
             del self._jobs[message.rid]
             return
-        if not self._md_count:
-            return  # nobody to hand over to: RLD goes on to the end
+        job.ready = True
+        if self._md_count:
+            self._hand_over(job)
+        elif job.adrift:
+            self._fail(job, NOBODY.format(role="MD"))
+        # else: nobody to hand over to, and RLD goes on to the end
+
+    def _hand_over(self, job: Job) -> None:
         assert self.handoffs is not None
         self.handoffs.begin(job.stream, partial(self._handed_over, job))
 
@@ -262,6 +273,7 @@ class ClusterA:
         self._to_router(Failed(job.request.rid, reason))
         if job.transfer is not None and self.kv is not None:
             self.kv.leave(job.transfer)
+            self.kv.complete(job.transfer)  # as if what others rely on were computed again elsewhere, at once
 
     def _cancel(self, rid: int) -> None:
         """The client is gone: stop what only it needed."""
@@ -330,6 +342,10 @@ class ClusterA:
         """No decoder is left here: MD goes on from the ids made so far once it has the KV."""
         if job.transfer is None or not self._md_count:
             self._fail(job, NOBODY.format(role=self._relay_name))
+        elif job.ready:
+            self._hand_over(job)
+        else:
+            job.adrift = True
 
 
 def _md_role(spec: EmulatorSpec) -> str | None:

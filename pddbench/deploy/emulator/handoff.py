@@ -1,7 +1,7 @@
 """The hand-off at RLD's side: which ids leave when, and what happens when they do not get through.
 
 `one_shot`: RLD stops as soon as MD has the KV, and all its ids go. `catch_up`: while more than `catch_up_tokens` are
-outstanding, what there is goes in rounds and RLD works on; then it stops and the rest goes. `dynamic`: one shot when
+outstanding, so many go in a round while RLD works on; then it stops and the rest goes. `dynamic`: one shot when
 RLD is busy, since that frees it soonest, catch-up otherwise. `direct_kv`: the KV of the eager tokens goes, not ids.
 """
 
@@ -78,7 +78,7 @@ class HandOffs:
         return True
 
     def _round(self, stream: Stream) -> None:
-        """A step boundary of RLD in catch-up: send what is outstanding, or stop when that is little enough."""
+        """A step boundary of RLD in catch-up: send a batch of what is outstanding, or stop when little is."""
         state = self._states.get(stream.rid)
         if state is None:
             return
@@ -86,8 +86,8 @@ class HandOffs:
         if outstanding <= self._spec.catch_up_tokens or state.rounds + 1 >= self._spec.catch_up_rounds:
             self._decoder.take(stream.rid, self._final)
             return
-        message = self._message(state, stream, final=False)
-        self._see("round", stream.rid, self._clock.now(), -1, outstanding, 0)
+        message = self._message(state, stream, self._spec.catch_up_tokens, final=False)
+        self._see("round", stream.rid, self._clock.now(), -1, self._spec.catch_up_tokens, 0)
         self._send(message)
 
     def extended(self, rid: int) -> None:
@@ -96,11 +96,10 @@ class HandOffs:
         if state is not None and not self._decoder.look(rid, self._round):
             self._final(state.stream)
 
-    def _message(self, state: _State, stream: Stream, final: bool) -> HandOff:
-        first, state.sent = state.sent, stream.made
+    def _message(self, state: _State, stream: Stream, count: int, final: bool) -> HandOff:
+        first, state.sent = state.sent, state.sent + count
         state.rounds += 1
-        made = stream.made - first
-        ids = bytes(ID_BYTES * made) if stream.chain is None else pack(stream.chain.ids[first:])
+        ids = bytes(ID_BYTES * count) if stream.chain is None else pack(stream.chain.ids[first : state.sent])
         return HandOff(stream.rid, first, ids, final, state.mode, state.rounds)
 
     def _final(self, stream: Stream) -> None:
@@ -108,7 +107,7 @@ class HandOffs:
         state = self._states.pop(stream.rid, None)
         if state is None:
             return  # it ended at that very step
-        message = self._message(state, stream, final=True)
+        message = self._message(state, stream, stream.made - state.sent, final=True)
         self._see("hand_over", stream.rid, self._clock.now(), -1, stream.made, 0)
         state.on_handed()
         self._unanswered[stream.rid] = message

@@ -57,8 +57,9 @@ class Offer:
 class Transfer:
     """KV of a request on its way (or about to be)."""
 
-    __slots__ = ("arrived", "cached_tokens", "gone", "instance", "left", "mode", "n_bytes", "needs", "number", "offer",
-                 "path", "pipeline", "request", "sent_bytes", "started_s", "stream")  # fmt: skip
+    __slots__ = ("arrived", "cached_tokens", "gone", "instance", "landed_bytes", "left", "mode", "n_bytes", "needs",
+                 "number", "offer", "parts", "path", "pipeline", "request", "sent_bytes", "started_s",
+                 "stream")  # fmt: skip
 
     def __init__(self, number: int, request: Submit, offer: Offer, mode: str, pipeline: str, stream: Stream) -> None:
         self.number, self.request, self.offer, self.mode, self.pipeline = number, request, offer, mode, pipeline
@@ -68,6 +69,8 @@ class Transfer:
         self.needs: list[int] = []
         self.path: Path = []
         self.left = 1  # flows that have not arrived
+        self.landed_bytes = 0  # of flows that have
+        self.parts = 0  # flows started
         self.gone = self.arrived = False
 
 
@@ -129,6 +132,7 @@ class KvSender:
         self._numbers += 1
         transfer = Transfer(self._numbers, request, offer, mode, pipeline, stream)
         transfer.cached_tokens = cached_tokens
+        transfer.left = 2 if self._spec.kv_streaming else 1
         if self._spec.drc:
             directory = self._directories[max(0, offer.instance)]
             needs, transfer.path = directory.start(transfer.number, request.path, offer.have, self._clock.now())
@@ -142,18 +146,19 @@ class KvSender:
         if self._spec.kv_streaming:
             early = transfer.n_bytes * (self._spec.model.layers - 1) // self._spec.model.layers
             part = transfer.n_bytes - early if last_part else early
-            transfer.left = 2
         if transfer.started_s < 0:
             transfer.started_s = self._clock.now()
             rid = transfer.request.rid
             self._see(
                 "kv_start", rid, transfer.started_s, transfer.instance, transfer.offer.fresh_tokens, transfer.n_bytes
             )
+        transfer.parts += 1
         flow = -transfer.number if self._spec.kv_streaming and last_part else transfer.number
-        self._link.send(flow, part, partial(self._flow_arrived, transfer))
+        self._link.send(flow, part, partial(self._flow_arrived, transfer, part))
 
-    def _flow_arrived(self, transfer: Transfer) -> None:
+    def _flow_arrived(self, transfer: Transfer, part: int) -> None:
         transfer.left -= 1
+        transfer.landed_bytes += part
         if not transfer.left:
             self._arrived(transfer)
 
@@ -200,13 +205,18 @@ class KvSender:
         if self._spec.drc and not self._directories[max(0, transfer.instance)].cancel(transfer.number):
             return False
         flows = (transfer.number, -transfer.number)
-        transfer.sent_bytes = round(sum(self._link.sent_bytes(flow) for flow in flows))
+        transfer.sent_bytes = transfer.landed_bytes + round(sum(self._link.sent_bytes(flow) for flow in flows))
         self.sent_bytes += transfer.sent_bytes
         for flow in flows:
             self._link.cancel(flow)
         del self._transfers[transfer.number]
         self._send_later(Gone(transfer.number))
         return True
+
+    def complete(self, transfer: Transfer) -> None:
+        """Of a streamed transfer whose request is gone, but on which others rely: send the rest."""
+        if self._spec.kv_streaming and transfer.number in self._transfers and transfer.parts == 1:
+            self.start(transfer, last_part=True)
 
     def tail(self, message: HandOff) -> None:
         """Send KV of eager tokens (`direct_kv`), and behind it what it is."""

@@ -1,0 +1,170 @@
+"""Every mechanism of the emulated deployments, in virtual time: tokens exact, bytes conserved, bounds kept."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from emulator_specs import build_spec
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+from test_emulator_core import nothing_left
+
+from pddbench.deploy.emulator.blocks import block_hashes
+from pddbench.deploy.emulator.spec import RoleChange
+from pddbench.deploy.emulator.tokens import expected_tokens
+from pddbench.deploy.emulator.virtual import CountedDeployment, VirtualDeployment
+
+
+def with_roles(spec, **roles):
+    """A spec with fields of its roles changed."""
+    changed = {name: msgspec.structs.replace(role, **roles.get(name, {})) for name, role in spec.roles.items()}
+    return msgspec.structs.replace(spec, roles=changed)
+
+
+PHASES = (Phase.explicit, Phase.reuse, Phase.generate)  # shrinking whole worlds takes minutes
+
+REQUESTS = st.lists(
+    st.tuples(
+        st.floats(0, 3),  # sent at
+        st.integers(0, 2),  # family of prompts that share a beginning
+        st.integers(1, 900),  # prompt tokens
+        st.integers(1, 120),  # output tokens
+        st.none() | st.floats(0, 6),  # the client leaves
+    ),
+    min_size=1,
+    max_size=10,
+)
+MECHANISMS = st.fixed_dictionaries(
+    {},
+    optional={
+        "chunk_tokens": st.sampled_from([64, 500]),
+        "chunk_packing": st.booleans(),
+        "tokens_per_step": st.sampled_from([1.6, 3.0]),
+        "rld_cache": st.booleans(),
+        "placement": st.sampled_from(["prefix", "session", "least_loaded"]),
+        "md_placement": st.just("prefix"),
+        "threshold_tokens": st.sampled_from([0, 300]),
+        "policy": st.just("three"),
+        "relay_tokens": st.sampled_from([0, 300]),
+        "route_by": st.sampled_from(["md", "p"]),
+        "singular": st.sampled_from(["oracle", "predictor"]),
+        "singular_tokens": st.just(400),
+        "singular_output_tokens": st.just(40),
+        "count_in_flight": st.booleans(),
+        "kv_flows": st.just(4),
+        "kv_warm": st.booleans(),
+        "kv_streaming": st.booleans(),
+        "cancel_finished": st.booleans(),
+        "handoff": st.sampled_from(["catch_up", "dynamic", "direct_kv"]),
+        "catch_up_tokens": st.sampled_from([1, 5]),
+        "switch_load": st.just(1.5),
+    },
+)
+BOUNDS = st.fixed_dictionaries(
+    {},
+    optional={
+        "count": st.integers(1, 4),
+        "kv_tokens": st.integers(1020, 2500),
+        "max_batch": st.integers(1, 3),
+        "cache_tokens": st.integers(0, 1500),
+        "cache_ttl_s": st.sampled_from([0.5, 2.0]),
+    },
+)
+CHANGES = st.lists(
+    st.tuples(st.floats(0, 6), st.sampled_from(["P", "RLD", "MD", "D"]), st.sampled_from([-2, -1, 1])), max_size=3
+)
+WORLD = (
+    st.sampled_from(["baseline", "naive", "pdd", "pdd", "pdd"]),
+    REQUESTS,
+    st.sampled_from([0.0, 1.0, 15.0, 400.0]),
+    st.sampled_from([0.5, 20.0, 10_000.0]),
+    st.sampled_from([0.0, 0.05, 0.5]),
+    MECHANISMS,
+    st.dictionaries(st.sampled_from(["P", "RLD", "MD", "D"]), BOUNDS),
+    CHANGES,
+)
+
+
+def world_spec(kind, one_way_ms, rate_mbit, threshold_s, mechanisms, bounds, changes):
+    """A deployment with the drawn mechanisms."""
+    spec = build_spec(
+        kind, wan={"one_way_ms": one_way_ms, "rate_mbit": rate_mbit}, threshold_s=threshold_s, **mechanisms
+    )
+    spec = with_roles(spec, **{name: bounds.get(name, {}) for name in spec.roles})
+    happen = tuple(RoleChange(at, role, count) for at, role, count in changes if role in spec.roles)
+    return msgspec.structs.replace(spec, changes=happen)
+
+
+def bounded(world):
+    """Watch the bounds at every event: caches within their capacity."""
+    call_at = world.clock.call_at
+
+    def checked(fn):
+        def call(*args):
+            fn(*args)
+            caches = list(world.a.prompts._caches)
+            if world.a.kv is not None:
+                caches += [directory.cache for directory in world.a.kv._directories]
+            for cache in caches:
+                assert cache.blocks == sum(run.stop - run.start for run in cache._runs.values())
+                assert cache.capacity is None or cache.blocks <= cache.capacity
+
+        return call
+
+    world.clock.call_at = lambda t, fn, *args: call_at(t, checked(fn), *args)
+
+
+@given(*WORLD)
+@settings(max_examples=300, deadline=None, phases=PHASES)
+def test_tokens_are_exact_with_any_mechanism(kind, requests, one_way_ms, rate_mbit, threshold_s, mech, bounds, changes):
+    """Breaks when any mechanism, bound or loss of a role loses, doubles or changes a token without an error."""
+    spec = world_spec(kind, one_way_ms, rate_mbit, threshold_s, mech, bounds, changes)
+    world = VirtualDeployment(spec)
+    bounded(world)
+    for rid, (at, family, prompt, output, leaves) in enumerate(requests):
+        world.submit(rid, at, [family * 1000 + i for i in range(prompt)], output)
+        if leaves is not None:
+            world.cancel(rid, at + leaves)
+    world.clock.run()
+    for rid, (*_, output, leaves) in enumerate(requests):
+        answer = world.answers[rid]
+        assert answer.tokens == expected_tokens(answer.seed, output)[: len(answer.tokens)]
+        assert answer.reply.complete or answer.error or leaves is not None
+        if answer.error:
+            assert changes or "KV" in answer.error
+    nothing_left(world)
+    if world.link is not None:
+        sent = world.a.kv_sent_bytes
+        assert world.link.delivered_bytes == pytest.approx(sent, rel=1e-6, abs=len(requests) * 4)
+    for decoder in (world.a.decoder, world.b.decoder if world.b else None):
+        if decoder is not None and decoder._role.kv_tokens is not None:
+            assert decoder.peak_kv_tokens <= decoder._role.kv_tokens + 1e-6
+
+
+@given(*WORLD)
+@settings(max_examples=150, deadline=None, phases=PHASES)
+def test_counting_tokens_is_making_them(kind, requests, one_way_ms, rate_mbit, threshold_s, mech, bounds, changes):
+    """Breaks when jumping over steps gives other times, pipelines or bytes than every token would."""
+    spec = world_spec(kind, one_way_ms, rate_mbit, threshold_s, mech, bounds, changes)
+    made, counted = VirtualDeployment(spec), CountedDeployment(spec, lambda rid: None)
+    for rid, (at, family, prompt, output, leaves) in enumerate(requests):
+        at += rid * 1.234567e-4  # ties are decided by the order of events, which may differ
+        ids = [family * 1000 + i for i in range(prompt)]
+        made.submit(rid, at, ids, output)
+        path = made._book.path(block_hashes(ids, 64)[0])
+        counted.clock.call_at(at, counted.submit, rid, prompt, output, path, path[0][0] if path else 0)
+        if leaves is not None:
+            made.cancel(rid, at + leaves)
+            counted.clock.call_at(at + leaves, counted.cancel, rid)
+    made.clock.run()
+    counted.clock.run()
+    nothing_left(counted)
+    for rid, (*_, leaves) in enumerate(requests):
+        one, two = made.answers[rid], counted.outcomes[rid]
+        assert one.error == two.error
+        if leaves is not None or one.error:
+            continue
+        times_s, stages = counted.token_times_s(rid)
+        assert list(times_s) == pytest.approx(one.times_s, abs=1e-6)
+        assert [stage for stage, count in stages for _ in range(count)] == [piece[0] for piece in one.pieces]
+        assert one.reply.finish == two.finish

@@ -1,0 +1,87 @@
+"""Swim-lanes of a simulated run: what each role did is saved, drawn, and adds up."""
+
+import pandas as pd
+import pytest
+from run_kit import pddbench, small_rows, write_trace
+
+from pddbench.deploy.emulator.observe import EVENTS
+from pddbench.report.swimlane import bars
+
+EXPERIMENT = """
+name = "lanes"
+[workload]
+trace = "t.trace.jsonl"
+idle_cap_s = 1.0
+[[arm]]
+name = "pdd"
+emulated = "pdd"
+handoff = "catch_up"
+catch_up_tokens = 10
+[[arm]]
+name = "naive"
+emulated = "naive"
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A small simulated run."""
+    path = tmp_path_factory.mktemp("lanes")
+    write_trace(path / "t.trace.jsonl", small_rows(8, tokens=3000, gap_s=0.5, start_gap_s=1.0, output=150))
+    (path / "e.toml").write_text(EXPERIMENT)
+    done = pddbench("simulate", path / "e.toml", "--out", path / "run", "--quiet")
+    assert done.returncode == 0, done.stderr
+    return path / "run"
+
+
+def test_roles_tell_the_story_of_the_requests(folder):
+    """Without it, the picture could show other times than the table does."""
+    roles, requests = (pd.read_parquet(folder / name) for name in ("roles", "requests"))
+    assert set(roles["event"]) <= set(EVENTS)
+    for _, request in requests.iterrows():
+        mine = roles[(roles["arm"] == request["arm"]) & (roles["request_id"] == request["request_id"])]
+        times = dict(zip(mine["event"], mine["t_ns"], strict=True))
+        assert times["queued"] == request["sent_ns"]
+        assert times["prefilled"] <= request["first_token_ns"]
+        if request["handoff_rounds"] >= 1:
+            assert (mine["event"] == "round").sum() == request["handoff_rounds"] - 1
+            assert mine.loc[mine["event"] == "hand_over", "tokens"].item() == request["handoff_token"]
+            assert times["kv_at_md"] - times["kv_start"] == pytest.approx(request["kv_wan_ns"], abs=2)
+            lanes = bars(list(zip(mine["event"], mine["t_ns"] / 1e9, strict=True)))
+            assert {bar.lane for bar in lanes} == {"wait", "P", "link", "RLD", "seam", "MD"}
+            assert all(bar.end_s >= bar.start_s for bar in lanes)
+
+
+def test_it_draws(folder, tmp_path):
+    """Without it, one request or a window could end in a traceback."""
+    one = pddbench("swimlane", folder, "--arm", "pdd", "--out", tmp_path / "one.png")
+    window = pddbench("swimlane", folder, "--arm", "naive", "--window", "0,5", "--out", tmp_path / "window.svg")
+    assert one.returncode == window.returncode == 0, one.stderr + window.stderr
+    assert (tmp_path / "one.png").stat().st_size > 5000 and b"<svg" in (tmp_path / "window.svg").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ([], "choose one with --arm naive | pdd"),
+        (["--arm", "nobody"], "arms are naive, pdd"),
+        (["--arm", "pdd", "--repeat", "9"], "no run 9"),
+        (["--arm", "pdd", "--request", "x"], "is not in the roles table"),
+        (["--arm", "pdd", "--window", "5"], "give two times"),
+        (["--arm", "pdd", "--window", "5,1"], "must be before"),
+        (["--arm", "pdd", "--window", "900000,900001"], "nothing happened"),
+        (["--arm", "pdd", "--window", "0,1", "--request", "x"], "exclude each other"),
+        (["--arm", "pdd", "--out", "/nowhere/at/all.png"], "cannot write"),
+        (["--arm", "pdd", "--out", "lanes.xyz"], "cannot write"),
+    ],
+)
+def test_what_a_user_gets_wrong_is_one_sentence(folder, words, sentence):
+    """Without it, a typo would end in a traceback."""
+    done = pddbench("swimlane", folder, *words)
+    assert done.returncode == 2 and sentence in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_folder_without_roles(tmp_path):
+    """Without it, a live run would be drawn from nothing."""
+    done = pddbench("swimlane", tmp_path)
+    assert done.returncode == 2 and "no roles table" in done.stderr
