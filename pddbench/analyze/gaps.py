@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pddbench.analyze.quantiles import Bools, Floats, Ints
 
@@ -26,27 +27,30 @@ class Gaps:
     """Flat arrays over all gaps. `start[i]`, `count[i]` are where request row i's gaps lie (count 0: none)."""
 
     gap_s: Floats
-    row: Ints
-    tokens: Floats
-    first_token: Floats  # 0-based index of the first token after the gap; NaN when not known
-    stage: Ints  # index into `stages`, -1: not said
+    row: NDArray[np.int32]
+    tokens: NDArray[np.float32]
+    first_token: NDArray[np.float32]  # 0-based index of the first token after the gap; NaN when not known
+    stage: NDArray[np.int8]  # index into `stages`, -1: not said
     stages: tuple[str, ...]
     start: Ints
     count: Ints
+    single: bool = False  # every chunk is known to be one token
 
 
 def flat_gaps(events: pa.Table, metrics: pd.DataFrame) -> Gaps:
     """All gaps of `events`, matched to the rows of `metrics` by (arm, repeat, request_id)."""
     row = _row_of(events, metrics)
-    events = events.filter(row >= 0)
-    row = row[row >= 0]
+    if (row < 0).any():
+        events, row = events.filter(row >= 0), row[row >= 0]
     gap_us, start, count = _list(events, "gaps_us")
     at, place = _expand(row, count)
     tokens = _chunk_tokens(events, row, count, place, metrics)
     stage, stages = _stages(events, count, place)
     starts, counts = np.zeros(len(metrics), dtype=np.int64), np.zeros(len(metrics), dtype=np.int64)
     starts[row], counts[row] = start, count
-    return Gaps(gap_us / 1e6, at, tokens[0], tokens[1], stage, stages, starts, counts)
+    gap_us /= 1e6
+    single = bool((tokens[0] == 1).all())
+    return Gaps(gap_us, at, tokens[0], tokens[1], stage, stages, starts, counts, single)
 
 
 def _row_of(events: pa.Table, metrics: pd.DataFrame) -> Ints:
@@ -70,21 +74,25 @@ def _list(events: pa.Table, name: str) -> tuple[Floats, Ints, Ints]:
     return values, np.cumsum(count) - count, count
 
 
-def _expand(row: Ints, count: Ints) -> tuple[Ints, Ints]:
+def _expand(row: Ints, count: Ints) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """For each gap: the request row it belongs to, and its place among that request's gaps."""
     begin = np.cumsum(count) - count
-    return np.repeat(row, count), np.arange(int(count.sum())) - np.repeat(begin, count)
+    place = np.arange(int(count.sum()), dtype=np.int64)
+    place -= np.repeat(begin, count)
+    return np.repeat(row.astype(np.int32), count), place.astype(np.int32)
 
 
 def _chunk_tokens(
-    events: pa.Table, row: Ints, count: Ints, place: Ints, metrics: pd.DataFrame
-) -> tuple[Floats, Floats]:
+    events: pa.Table, row: Ints, count: Ints, place: NDArray[np.int32], metrics: pd.DataFrame
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Tokens of the chunk after each gap, and the index of its first token.
 
     Known where the recorder counted them chunk by chunk, or where the reply has as many tokens as chunks.
     """
     values, start, length = _list(events, "chunk_tokens")
     told = length == count + 1
+    if told.all() and len(values) and values.min() == 1.0 == values.max():  # NaN is neither
+        return np.ones(len(place), dtype=np.float32), (place + 1).astype(np.float32)
     one_each = (metrics["chunks"] == metrics["completion_tokens"]).to_numpy()[row] & ~told
     upto = np.concatenate([[0.0], np.cumsum(np.nan_to_num(values))])
     unknown = np.concatenate([[0], np.cumsum(np.isnan(values))])
@@ -94,10 +102,10 @@ def _chunk_tokens(
     tokens = np.where(known, values[at] if len(values) else np.nan, np.where(np.repeat(one_each, count), 1.0, np.nan))
     before = np.where(unknown[at] == unknown[np.minimum(base, len(values))], upto[at] - upto[base], np.nan)
     first = np.where(known, before, np.where(np.repeat(one_each, count), place + 1.0, np.nan))
-    return tokens, first
+    return tokens.astype(np.float32), first.astype(np.float32)
 
 
-def _stages(events: pa.Table, count: Ints, place: Ints) -> tuple[Ints, tuple[str, ...]]:
+def _stages(events: pa.Table, count: Ints, place: NDArray[np.int32]) -> tuple[NDArray[np.int8], tuple[str, ...]]:
     """Stage of the chunk after each gap, where the endpoint says it for every chunk."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -108,10 +116,10 @@ def _stages(events: pa.Table, count: Ints, place: Ints) -> tuple[Ints, tuple[str
     coded = coded if isinstance(coded, pa.DictionaryArray) else coded.combine_chunks()
     code = pc.fill_null(coded.indices, -1).to_numpy(zero_copy_only=False).astype(np.int64)
     if len(code) == 0:
-        return np.full(len(place), -1), ()
+        return np.full(len(place), -1, dtype=np.int8), ()
     at = np.minimum(np.repeat(np.cumsum(length) - length, count) + place + 1, len(code) - 1)
     stage = np.where(np.repeat(length == count + 1, count), code[at], -1)
-    return stage, tuple(str(name).lower() for name in coded.dictionary.to_pylist())
+    return stage.astype(np.int8), tuple(str(name).lower() for name in coded.dictionary.to_pylist())
 
 
 def seam_gap(gaps: Gaps, handoff_token: Floats) -> Ints:
@@ -119,6 +127,8 @@ def seam_gap(gaps: Gaps, handoff_token: Floats) -> Ints:
 
     Where tokens per chunk are not known the seam is the first change of stage to `md`, if stages are told.
     """
+    if np.isnan(handoff_token).all():
+        return np.full(len(gaps.start), -1, dtype=np.int64)
     wanted = handoff_token[gaps.row]
     holds = (gaps.first_token <= wanted) & (wanted < gaps.first_token + gaps.tokens)
     if "md" in gaps.stages:

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from pddbench.analyze.binomial import clopper_pearson, t_quantile
-from pddbench.analyze.quantiles import Bools, Floats, Ints, sorted_quantile
+from pddbench.analyze.quantiles import Bools, Codes, Floats, sorted_quantile
 
 CONFIDENCE = 0.95
 _TAIL = (1 - CONFIDENCE) / 2
@@ -71,7 +71,7 @@ def rows_needed(q: float) -> int:
     return math.ceil(math.log(_TAIL) / math.log(max(q, 1 - q)))
 
 
-def spread(flag: Bools, code: Ints, sessions: int) -> Spread:
+def spread(flag: Bools, code: Codes, sessions: int) -> Spread:
     """How far the share of `flag` varies by session, against independent rows.
 
     When all rows agree nothing can be estimated from them and sessions count as if each spoke with one voice.
@@ -79,7 +79,7 @@ def spread(flag: Bools, code: Ints, sessions: int) -> Spread:
     n = len(flag)
     size = np.bincount(code, minlength=sessions).astype(np.float64)
     m = int((size > 0).sum())
-    hits = np.bincount(code, weights=flag, minlength=sessions)
+    hits = np.bincount(code[flag], minlength=sessions).astype(np.float64)
     p = float(hits.sum()) / n
     one_voice = float(size @ size) / n  # the design effect if a session's rows were copies of each other
     if m < 2:
@@ -103,14 +103,20 @@ def _effective(n: int, deff: float, df: float, one_voice: float) -> Spread:
     return Spread(deff=deff, n_eff=min(n, max(n / deff * shrink, n / max(deff, one_voice))), df=df)
 
 
-def quantile_figure(ascending: Floats, code: Ints, sessions: int, q: float, unit: str) -> Figure:
-    """Quantile `q` of sorted values with their session codes, its interval, or why it is withheld."""
+def quantile_figure(
+    ascending: Floats, code: Codes, sessions: int, q: float, unit: str, values: Floats | None = None
+) -> Figure:
+    """Quantile `q` of sorted values with their session codes, its interval, or why it is withheld.
+
+    `values`: the same values in the order of `code`, where that is not the sorted one.
+    """
     n = len(ascending)
     if n == 0:
         return Figure(unit=unit, withheld="no rows")
     point = sorted_quantile(ascending, q)
-    above = ascending > point
-    found = spread(above if above.any() else ascending >= point, code, sessions)
+    coded = ascending if values is None else values
+    above = coded > point
+    found = spread(above if above.any() else coded >= point, code, sessions)
     figure = _base(unit, n, code, found)
     if figure.sessions < 2:
         figure.withheld = ONE_SESSION
@@ -123,7 +129,7 @@ def quantile_figure(ascending: Floats, code: Ints, sessions: int, q: float, unit
     return figure
 
 
-def _base(unit: str, n: int, code: Ints, found: Spread) -> Figure:
+def _base(unit: str, n: int, code: Codes, found: Spread) -> Figure:
     seen = int((np.bincount(code) > 0).sum())
     return Figure(
         unit=unit, rows=n, sessions=seen, deff=round(float(found.deff), 3), n_eff=round(float(found.n_eff), 1)
@@ -140,7 +146,7 @@ def _ranks(n_eff: float, q: float, n: int) -> tuple[int, int]:
     return math.floor(low * n) - 1, math.ceil(high * n) - 1
 
 
-def share_figure(flag: Bools, code: Ints, sessions: int) -> Figure:
+def share_figure(flag: Bools, code: Codes, sessions: int) -> Figure:
     """Share of rows that are true, with Clopper-Pearson at the effective sample size."""
     n = len(flag)
     if n == 0:

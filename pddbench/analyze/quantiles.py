@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +14,9 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
+Codes = NDArray[np.int64] | NDArray[np.int32]  # of sessions or rows; the narrow ones are for a hundred million gaps
 
+_MOST_CELLS = 20_000_000  # of the table of sessions by block
 _SLACK = 1e-9  # q*n that is a whole number must not be pushed over it by rounding
 
 
@@ -49,15 +52,22 @@ class SessionQuantiles:
     end, so a draw looks only into the one block its quantile is in. Exact, and about sqrt(n) per draw and session.
     """
 
-    def __init__(self, values: Floats, code: Ints, sessions: int) -> None:
+    def __init__(self, values: Floats, code: Codes, sessions: int) -> None:
         order = np.argsort(values, kind="stable")
         self.ascending = values[order]
         self.code = code[order]
-        self._block = max(16, math.isqrt(len(values)))
-        blocks = -(-len(values) // self._block) if len(values) else 0
-        cell = (np.arange(len(values)) // self._block) * sessions + self.code
-        counts = np.bincount(cell, minlength=blocks * sessions).reshape(blocks, sessions)
-        self._upto = counts.cumsum(axis=0).astype(np.float64)  # rows of each session up to a block's end
+        self._sessions = sessions
+        self._block = max(16, math.isqrt(len(values)), len(values) * sessions // _MOST_CELLS)
+
+    @cached_property
+    def _upto(self) -> Floats:
+        """(blocks, sessions): rows of each session up to a block's end."""
+        n = len(self.ascending)
+        blocks = -(-n // self._block) if n else 0
+        cell = (np.arange(n) // self._block) * self._sessions + self.code
+        counts = np.bincount(cell, minlength=blocks * self._sessions).reshape(blocks, self._sessions)
+        upto: Floats = counts.cumsum(axis=0).astype(np.float64)
+        return upto
 
     def at(self, q: float, weights: Floats) -> Floats:
         """(draws,) quantiles under (draws, sessions) weights; NaN for a draw without any row."""

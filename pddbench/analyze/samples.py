@@ -18,7 +18,7 @@ from pddbench.analyze import intervals, metrics, registry
 from pddbench.analyze.gaps import Gaps, seam_gap, seam_stall, token_gaps
 from pddbench.analyze.intervals import Figure, number
 from pddbench.analyze.money import CACHED_PRICE, NO_PRICE, OUTPUT_PRICE, PRICE_WEIGHTS
-from pddbench.analyze.quantiles import Bools, Floats, Ints, SessionQuantiles, session_weights, sorted_quantile
+from pddbench.analyze.quantiles import Bools, Codes, Floats, Ints, SessionQuantiles, session_weights, sorted_quantile
 from pddbench.analyze.window import CUT
 
 if TYPE_CHECKING:
@@ -32,24 +32,31 @@ UNKNOWN_LIMIT = 0.01  # share of values that should be known and are not, above 
 class Values:
     """Values with their session codes; `blank` says why nothing may be said of them."""
 
-    def __init__(self, values: Floats, code: Ints, sessions: int, blank: str | None = None) -> None:
+    def __init__(self, values: Floats, code: Codes, sessions: int, blank: str | None = None) -> None:
         known = ~np.isnan(values)
-        self.values, self.code, self.sessions, self.blank = values[known], code[known], sessions, blank
+        if not known.all():
+            values, code = values[known], code[known]
+        self.values, self.code, self.sessions, self.blank = values, code, sessions, blank
 
     @cached_property
     def index(self) -> SessionQuantiles:
         """The values sorted and indexed for resampling."""
         return SessionQuantiles(self.values, self.code, self.sessions)
 
+    @cached_property
+    def ascending(self) -> Floats:
+        """The values sorted. Without their codes that is far cheaper than `index`, which only resampling needs."""
+        return np.sort(self.values)
+
     def figure(self, q: float, unit: str) -> Figure:
         """Quantile `q` with its interval by session."""
         if self.blank:
             return Figure(unit=unit, rows=len(self.values), withheld=self.blank)
-        return intervals.quantile_figure(self.index.ascending, self.index.code, self.sessions, q, unit)
+        return intervals.quantile_figure(self.ascending, self.code, self.sessions, q, unit, self.values)
 
     def point(self, q: float) -> float:
         """Quantile `q`; NaN without values."""
-        return sorted_quantile(self.index.ascending, q)
+        return sorted_quantile(self.ascending, q)
 
 
 @dataclass(frozen=True)
@@ -230,15 +237,27 @@ class ArmData:
             return Values(np.empty(0), np.empty(0, dtype=np.int64), len(self.sessions))
         code = np.full(len(self.gaps.start), -1, dtype=np.int64)
         code[self.rows.index.to_numpy()] = self.code
-        mask = code[self.gaps.row] >= 0
-        if name in ("itl_rld", "itl_md"):
-            mask &= self._seam[self.gaps.row] >= 0  # nothing is unknown of replies that were never handed over
+        if name != "icl" and name != "itl":
+            if not (self._seam >= 0).any():
+                return Values(np.empty(0), np.empty(0, dtype=np.int64), len(self.sessions))
+            code[self._seam < 0] = -1  # nothing is unknown of replies that were never handed over
+        by_gap = code.astype(np.int32)[self.gaps.row]
+        if name == "itl" and self._one_token_each:
+            return self.values("icl")
+        mask = by_gap >= 0
         if name == "icl":
-            return Values(self.gaps.gap_s[mask], code[self.gaps.row[mask]], len(self.sessions))
+            whole = bool(mask.all())
+            gap_s, by_gap = (self.gaps.gap_s, by_gap) if whole else (self.gaps.gap_s[mask], by_gap[mask])
+            return Values(gap_s, by_gap, len(self.sessions))
         unknown = float((~(self.gaps.tokens[mask] >= 1)).mean()) if mask.any() else 0.0
         blank = f"tokens per chunk not known for {100 * unknown:.0f}% of the gaps" if unknown > UNKNOWN_LIMIT else None
         gap, row = token_gaps(self.gaps, mask & self._part(name))
         return Values(gap, code[row], len(self.sessions), blank)
+
+    @property
+    def _one_token_each(self) -> bool:
+        """Every chunk of the run after the first is one token: gaps of chunks and of tokens are the same."""
+        return self.gaps is not None and self.gaps.single
 
     def _part(self, name: str) -> Bools:
         """Which gaps a token-gap metric looks at."""

@@ -272,7 +272,7 @@ def figures(part: ArmData, keys: Collection[str]) -> dict[str, Figure]:
 
 def _observed(part: ArmData, name: str) -> Figure:
     """What the rows hold, without a claim beyond them."""
-    ascending = part.values(name).index.ascending
+    ascending = part.values(name).ascending
     unit = registry.METRICS[name].unit
     if part.values(name).blank or len(ascending) == 0:
         return Figure(unit=unit, withheld=part.values(name).blank or "no rows")

@@ -149,7 +149,10 @@ def c21(scenes: Scenes) -> Found:
     whole = float(change.point or 0.0)
     return Found(
         where="simulated",
-        parts=[part("session completion gained / (turns x TTFT gained a turn)", about(1.0, 0.25), whole / expected)],
+        parts=[
+            part("session completion gained / (turns x TTFT gained a turn)", about(1.0, 0.25), whole / expected),
+            part("session completion gained, mean", (600.0, INF), change),
+        ],
         note=(
             f"mean {turns.mean():.0f} turns, {float(per_turn.point or 0.0):.2f} s a turn: {whole / 60:.1f} min a "
             "session; "

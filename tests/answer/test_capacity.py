@@ -25,8 +25,8 @@ TRACE = ROOT / "traces/agentic-small.trace.jsonl.zst"
 
 def test_searches_cover_the_known_knee():
     """A small version of the bench (100 searches): an interval that misses the knee promises what an arm cannot do."""
-    found = [search(seed) for seed in range(12)]
-    assert sum(covers(one) for one in found) >= 10
+    found = [search(seed, budget=10, half_width=0.1) for seed in range(8)]
+    assert sum(covers(one) for one in found) >= 7
     assert np.median([abs(one.rate / knee(0.9) - 1) for one in found]) < 0.04
 
 
