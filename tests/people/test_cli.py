@@ -23,7 +23,7 @@ from pddbench.cli.reference_notes import NOTES
 ROOT = Path(__file__).parents[2]
 LEAVES = {" ".join(path): command for path, command in leaves(cli, ())}
 # commands of which nothing is read by a machine: they write the files they are asked for, or run another command
-NO_JSON = {"init", "hlog export", "trace convert", "trace fit", "trace observe", "trace synth",
+NO_JSON = {"init", "hlog export", "swimlane", "trace convert", "trace fit", "trace observe", "trace synth",
            "wan apply", "wan clear", "wan exec"}  # fmt: skip
 
 
