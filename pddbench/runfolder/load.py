@@ -28,7 +28,7 @@ _TABLES = {
 
 
 class Run:
-    """A run folder. `requests`, `events`, `server`, `health` and `roles` are DataFrames with the columns of `runfolder.schema`."""
+    """A run folder. Its tables are DataFrames with the columns of `runfolder.schema`."""
 
     def __init__(self, path: Path, manifest: dict[str, Any]) -> None:
         self.path = path
