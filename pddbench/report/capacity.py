@@ -161,5 +161,6 @@ def plot(state: State, folder: Path) -> list[Path]:
     below.set_ylabel("sessions/s times attainment (goodput)")
     below.set_xlabel("session rate, 1/s (dashed: knee, band: 95% interval)")
     below.set_xscale("log")
-    above.legend(frameon=False)
+    if any(used(found) for found in state.arms.values()):
+        above.legend(frameon=False)
     return save(figure, folder, "capacity")

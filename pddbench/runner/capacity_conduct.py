@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,6 +18,8 @@ from pddbench.errors import InputError
 from pddbench.runner import consent
 from pddbench.runner.capacity import FILE, ArmSearch, Runs, SearchOptions, State, judge, objectives, search_arm
 from pddbench.workload.experiment import Arm, Experiment, Role
+
+_MOST_COUNTS = 2_000_000
 
 
 @dataclass(frozen=True)
@@ -206,6 +209,8 @@ def _counts(
     room = budget - line
     own = [int(str(role["count"])) for role in roles.values()]
     spans = [range(1, max(2, int(room // price) + 1)) for price in prices]
+    if math.prod(len(span) for span in spans) > _MOST_COUNTS:
+        raise InputError(f"--splits: arm {arm.name!r} has too many possible counts: scale the chips down")
     found = []
     for counts in itertools.product(*spans):
         spent = sum(n * price for n, price in zip(counts, prices, strict=True))
