@@ -194,6 +194,11 @@ def test_c15_singular_traffic_stays_at_home():
     for name in ("oracle", "predictor"):
         assert wan_bytes(rows[name]) < (1 - 3 * singular.mean()) * wan_bytes(rows["off"])
     trace = trace_of(str(CLAIMS / "traces" / "pdd-agentic.trace.jsonl.zst"))
+    # the price: what builds on a prompt whose KV stayed at home misses at MD
+    donors = rows["oracle"]["request_id"].map({row.request_id: row.prefix_of for row in trace.rows})
+    home = rows["oracle"].loc[rows["oracle"]["pipeline"] == "P-RLD", "request_id"]
+    following = donors.isin(home) & (rows["oracle"]["pipeline"] != "P-RLD")
+    assert following.any() and wan_bytes(rows["oracle"][following]) > 1.3 * wan_bytes(rows["off"][following])
     others = [msgspec.structs.replace(row, input_tokens=min(row.input_tokens, 131_000)) for row in trace.rows]
     others = [
         msgspec.structs.replace(row, prefix_tokens=min(row.prefix_tokens, row.input_tokens - 1)) for row in others
