@@ -18,6 +18,7 @@ from pddbench.cli.run import override
     click.option("--out", type=click.Path(path_type=Path), help="Run folder [results/<name>-<UTC>]."),
     click.option("--force", is_flag=True, help="Replace an existing run folder."),
     click.option("--by-token", is_flag=True, help="Make every token and send it through the live reply code: slow."),
+    click.option("--no-gaps", is_flag=True, help="Leave the gaps between tokens out: for runs of very many tokens."),
     click.option("--dry-run", is_flag=True, help="Show what would be simulated, and stop."),
     click.option("--allow", multiple=True, metavar="NAME", help="Let one trust rule only warn."),
     click.option("--strict", is_flag=True, help="An undecided check fails (99)."),

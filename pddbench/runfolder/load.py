@@ -18,11 +18,17 @@ if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
-_TABLES = {"requests": schema.REQUESTS, "events": schema.EVENTS, "server": schema.SERVER, "health": schema.HEALTH}
+_TABLES = {
+    "requests": schema.REQUESTS,
+    "events": schema.EVENTS,
+    "server": schema.SERVER,
+    "health": schema.HEALTH,
+    "roles": schema.ROLES,
+}
 
 
 class Run:
-    """A run folder. `requests`, `events`, `server`, `health` are DataFrames with the columns of `runfolder.schema`."""
+    """A run folder. Its tables are DataFrames with the columns of `runfolder.schema`."""
 
     def __init__(self, path: Path, manifest: dict[str, Any]) -> None:
         self.path = path
@@ -52,6 +58,11 @@ class Run:
     def health(self) -> pd.DataFrame:
         """Samples of our own process: loop lag, CPU share, run delay; wall time."""
         return _to_frame(self.table("health"))
+
+    @cached_property
+    def roles(self) -> pd.DataFrame:
+        """What each role did for each request; simulated runs only."""
+        return _to_frame(self.table("roles"))
 
     def table(self, name: str) -> pa.Table:
         """A table as Arrow, columns cast to the schema; empty when the run wrote none."""

@@ -18,6 +18,8 @@ from pddbench.runner.order import fresh_salts
 from pddbench.runner.prepare import Prepared, prepare
 from pddbench.workload.experiment import Experiment
 
+MOST_GAPS = 40_000_000
+
 
 @dataclass(frozen=True)
 class RunOptions:
@@ -35,6 +37,7 @@ class RunOptions:
     quiet: bool = False
     simulated: bool = False
     by_token: bool = False
+    no_gaps: bool = False
 
 
 def conduct(experiment: Experiment, options: RunOptions) -> int:
@@ -48,6 +51,8 @@ def conduct(experiment: Experiment, options: RunOptions) -> int:
     prepared = prepare(experiment, options.wan)
     if options.simulated and any(setup.spec is None for setup in prepared.arms):
         raise InputError("only emulated arms can be simulated: leave the arms with a base_url out")
+    if options.simulated:
+        _check_size(prepared, options)
     if options.dry_run:
         _show_plan(prepared, options, to_stderr=False)
         return exitcodes.GOOD
@@ -55,6 +60,18 @@ def conduct(experiment: Experiment, options: RunOptions) -> int:
     consent.ask(prepared, yes=options.yes, max_cost=options.max_cost)
     folder = make_folder(options.out or default_folder(experiment.name), options.force)
     return _run_and_answer(prepared, folder, options)
+
+
+def _check_size(prepared: Prepared, options: RunOptions) -> None:
+    """A simulation makes tokens faster than their gaps can be analysed: about 90 bytes each."""
+    tokens = prepared.tokens()[1] * len(prepared.arms)
+    if tokens > MOST_GAPS and not options.no_gaps:
+        raise InputError(
+            f"{tokens / 1e6:,.0f} million tokens: the gaps between them would take {tokens * 90 / 1e9:,.0f} GB to "
+            "analyse; leave them out with --no-gaps (TTFT, largest gap and all else stay), or use --limit-requests"
+        )
+    if options.no_gaps and options.by_token:
+        raise InputError("--no-gaps and --by-token exclude each other: give one of them")
 
 
 def _show_plan(prepared: Prepared, options: RunOptions, *, to_stderr: bool) -> None:
@@ -117,8 +134,9 @@ def _run_and_answer(prepared: Prepared, folder: Path, options: RunOptions) -> in
     facts: dict[str, Any] = manifest.build(prepared, salts) | {"simulated": options.simulated}
     manifest.write(folder, facts)
     if options.simulated:
-        by_token = options.by_token
-        signal_code = execute_simulated(prepared, folder, facts, salts, quiet=options.quiet, by_token=by_token)
+        signal_code = execute_simulated(
+            prepared, folder, facts, salts, quiet=options.quiet, by_token=options.by_token, gaps=not options.no_gaps
+        )
     else:
         signal_code = execute(prepared, folder, facts, salts, quiet=options.quiet)
     facts["finished_utc"] = manifest.utc_now()

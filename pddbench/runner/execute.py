@@ -54,11 +54,19 @@ def execute(
 
 
 def execute_simulated(
-    prepared: Prepared, folder: Path, facts: dict[str, Any], salts: dict[int, str], *, quiet: bool, by_token: bool
+    prepared: Prepared,
+    folder: Path,
+    facts: dict[str, Any],
+    salts: dict[int, str],
+    *,
+    quiet: bool,
+    by_token: bool,
+    gaps: bool,
 ) -> int | None:
     """Every arm and repeat in virtual time; returns the signal's exit code if one stopped it between two of them.
 
-    `by_token`: every token is made and goes through the live reply code; otherwise they are counted.
+    `by_token`: every token is made and goes through the live reply code; otherwise they are counted. `gaps`: the table
+    `events` is written.
     """
     from pddbench.runfolder.finish import clear, save_plan
     from pddbench.runfolder.roles import RoleLog
@@ -80,7 +88,7 @@ def execute_simulated(
             else:
                 roles = RoleLog()
                 run = counted_run(setup, prepared.plan, prepared.experiment, roles)
-                save_counted(folder, arm, repeat, run, roles)
+                save_counted(folder, arm, repeat, run, roles, gaps)
             facts["runs"].append({"arm": arm, "repeat": repeat, "status": "complete"})
             manifest.write(folder, facts)
         clear(folder)

@@ -179,8 +179,13 @@ def counted_run(
     return run
 
 
-def save_counted(folder: Path, arm: str, repeat: int, run: CountedRun, roles: RoleLog | None = None) -> None:
-    """The Parquet files of a run whose tokens were counted; each is complete before it gets its name."""
+def save_counted(
+    folder: Path, arm: str, repeat: int, run: CountedRun, roles: RoleLog | None = None, gaps: bool = True
+) -> None:
+    """The Parquet files of a run whose tokens were counted; each is complete before it gets its name.
+
+    Without `gaps` the table `events` has no rows.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -192,7 +197,7 @@ def save_counted(folder: Path, arm: str, repeat: int, run: CountedRun, roles: Ro
     for part in parts.values():
         part.parent.mkdir(exist_ok=True)
     with events_writer(parts["events"]) as writer:
-        requests = table(run, arm, repeat, _written(run, arm, repeat, writer, ROWS_A_GROUP))
+        requests = table(run, arm, repeat, _written(run, arm, repeat, writer, ROWS_A_GROUP) if gaps else None)
     pq.write_table(requests, parts["requests"], compression="zstd", row_group_size=ROWS_A_GROUP)
     pq.write_table(pa.table({key: [] for key in HEALTH}, schema=arrow_schema(HEALTH)), parts["health"])
     if roles is not None:

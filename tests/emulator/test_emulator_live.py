@@ -220,3 +220,26 @@ def test_a_part_that_dies_is_noticed():
             while time.monotonic() < deadline:
                 running.check()
                 time.sleep(0.02)
+
+
+MIXED = {
+    "catch_up": {"handoff": "catch_up", "catch_up_tokens": 30, "chunk_tokens": 512, "placement": "prefix"},
+    "direct_kv": {"handoff": "direct_kv", "kv_streaming": True, "md_placement": "prefix", "tokens_per_step": 2.0},
+}
+
+
+@pytest.mark.parametrize("name", MIXED)
+async def test_other_hand_offs_are_exact_live(name):
+    """Breaks when a mechanism that is right in virtual time is not over real sockets."""
+    usage = {"stream_options": {"include_usage": True}}
+    prompts = [[start * 10_000 + i for i in range(3000)] for start in range(4)]
+    with launch(build_spec("pdd", speed=10.0, threshold_s=0.0, **MIXED[name])) as running:
+        async with aiohttp.ClientSession() as session:
+            answers = await asyncio.gather(*(stream(session, running, ids, 150, **usage) for ids in prompts))
+            longer = await stream(session, running, [*prompts[0], *range(70)], 40, **usage)
+        check_answer(running.spec, [*prompts[0], *range(70)], 40, longer)
+        for ids, events in zip(prompts, answers, strict=True):
+            handoff = check_answer(running.spec, ids, 150, events)["pdd"]["handoff"]
+            assert handoff["mode"] == name and handoff["token"] > 10
+            assert handoff["rounds"] > 1 or name != "catch_up"
+        running.check()

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from test_emulator_core import nothing_left
 
 from pddbench.deploy.emulator.blocks import block_hashes
+from pddbench.deploy.emulator.policy import kv_bytes
+from pddbench.deploy.emulator.prefill import prefill_s
 from pddbench.deploy.emulator.spec import RoleChange
 from pddbench.deploy.emulator.tokens import expected_tokens
 from pddbench.deploy.emulator.virtual import CountedDeployment, VirtualDeployment
@@ -168,3 +170,62 @@ def test_counting_tokens_is_making_them(kind, requests, one_way_ms, rate_mbit, t
         assert list(times_s) == pytest.approx(one.times_s, abs=1e-6)
         assert [stage for stage, count in stages for _ in range(count)] == [piece[0] for piece in one.pieces]
         assert one.reply.finish == two.finish
+
+
+def counted(spec, requests):
+    """A deployment after it has served (time, prompt tokens, output tokens) requests that share nothing."""
+    world = CountedDeployment(spec, lambda rid: None)
+    for rid, (at, prompt, output) in enumerate(requests):
+        path = [(rid, 0, prompt // 64)]
+        world.clock.call_at(at, world.submit, rid, prompt, output, path, rid)
+    world.clock.run()
+    return world
+
+
+@pytest.mark.parametrize("kind", ["baseline", "naive", "pdd"])
+def test_a_long_answer_costs_no_more_events_than_a_short_one(kind):
+    """Breaks when virtual time goes token by token again: an hour of a deployment would take hours."""
+    events = []
+    for output in (1000, 100_000):
+        world = counted(build_spec(kind), [(0.0, 65_536, output)])
+        events.append(next(world.clock._order))
+        assert len(world.token_times_s(0)[0]) == output
+    assert events[0] == events[1] < 40
+
+
+def test_a_busy_deployment_costs_events_by_the_request():
+    """Breaks when an event of one stream costs as much as there are others."""
+    few, many = (
+        next(counted(build_spec("pdd"), [(0.5 * i, 6400, 1000) for i in range(n)]).clock._order) / n for n in (50, 400)
+    )
+    assert many < 1.5 * few < 60
+
+
+def test_saturated_prefill_is_its_fluid_bound():
+    """Breaks when idle instances stand beside a queue, or work is done twice: capacity would be wrong."""
+    spec = with_roles(build_spec("baseline"), P={"count": 3}, D={"count": 40})
+    world = counted(spec, [(0.0, 20_000, 1)] * 60)
+    one_s = prefill_s(spec.roles["P"].chip, 20_000, 0)
+    ends = sorted(float(world.token_times_s(rid)[0][-1]) for rid in range(60))
+    assert ends[-1] == pytest.approx(60 / 3 * one_s, rel=0.01)
+
+
+def test_saturated_decode_is_its_fluid_bound():
+    """Breaks when a batch is not full although streams wait, or a step makes more tokens than it has streams."""
+    spec = with_roles(build_spec("baseline"), P={"count": 200}, D={"count": 2, "max_batch": 8})
+    world = counted(spec, [(0.0, 640, 500)] * 160)
+    chip = spec.roles["D"].chip
+    bound = 2 * 8 / (chip.decode_c0_s + 8 * chip.decode_c1_s)
+    took_s = max(float(world.token_times_s(rid)[0][-1]) for rid in range(160))
+    assert 160 * 500 / took_s == pytest.approx(bound, rel=0.02)
+
+
+def test_a_saturated_line_is_its_fluid_bound():
+    """Breaks when transfers get more than the line has, or leave part of it idle."""
+    spec = build_spec("naive", wan={"one_way_ms": 15.0, "rate_mbit": 2000.0, "flow_rate_mbit": 1000.0})
+    world = counted(spec, [(0.0, 20_000, 2)] * 40)
+    n_bytes = 40 * kv_bytes(spec.model, 20_000)
+    first_s = prefill_s(spec.roles["P"].chip, 20_000, 0)
+    took_s = max(outcome.ended_s for outcome in world.outcomes.values()) - first_s
+    assert n_bytes / took_s <= spec.link.rate_bytes_s
+    assert n_bytes / took_s == pytest.approx(spec.link.rate_bytes_s, rel=0.05)

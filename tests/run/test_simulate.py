@@ -4,9 +4,11 @@ import json
 
 import pandas as pd
 import pytest
+from click.testing import CliRunner
 from run_kit import pddbench, small_rows, write_trace
 
 import pddbench as package
+from pddbench.cli import cli
 
 EXPERIMENT = """
 name = "virtual"
@@ -109,3 +111,21 @@ def test_counting_tokens_gives_the_rows_of_making_them(tmp_path, arms):
                 assert [list(row) for row in counted[name]] == [list(row) for row in made[name]]
             for one, two in zip(counted["gaps_us"], made["gaps_us"], strict=True):
                 assert len(one) == len(two) and (abs(one - two) <= 1).all()
+
+
+def test_gaps_beyond_memory_are_left_out_or_refused(tmp_path, monkeypatch):
+    """Without it, an hour of a whole deployment would fill the memory after the simulation itself was done."""
+    monkeypatch.setattr("pddbench.runner.conduct.MOST_GAPS", 1000)
+    write_trace(tmp_path / "t.trace.jsonl", small_rows(4, output=60))
+    (tmp_path / "e.toml").write_text(EXPERIMENT)
+
+    def simulated(*flags):
+        words = ["simulate", str(tmp_path / "e.toml"), "--out", str(tmp_path / "out"), "--quiet", *flags]
+        return CliRunner().invoke(cli, words, standalone_mode=False)
+
+    assert "leave them out with --no-gaps" in str(simulated().exception)
+    assert "exclude each other" in str(simulated("--no-gaps", "--by-token").exception)
+    done = simulated("--no-gaps")
+    assert done.return_value == 0, done.exception
+    run = package.load(str(tmp_path / "out"))
+    assert len(run.events) == 0 and run.requests["max_gap_ns"].notna().all()

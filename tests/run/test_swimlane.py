@@ -2,9 +2,12 @@
 
 import pandas as pd
 import pytest
-from run_kit import pddbench, small_rows, write_trace
+from click.testing import CliRunner
+from run_kit import small_rows, write_trace
 
+from pddbench.cli import cli
 from pddbench.deploy.emulator.observe import EVENTS
+from pddbench.errors import InputError
 from pddbench.report.swimlane import bars
 
 EXPERIMENT = """
@@ -23,6 +26,11 @@ emulated = "naive"
 """
 
 
+def pddbench(*words):
+    """The command in this process; its errors are raised."""
+    return CliRunner().invoke(cli, [str(word) for word in words], standalone_mode=False)
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """A small simulated run."""
@@ -30,7 +38,7 @@ def folder(tmp_path_factory):
     write_trace(path / "t.trace.jsonl", small_rows(8, tokens=3000, gap_s=0.5, start_gap_s=1.0, output=150))
     (path / "e.toml").write_text(EXPERIMENT)
     done = pddbench("simulate", path / "e.toml", "--out", path / "run", "--quiet")
-    assert done.returncode == 0, done.stderr
+    assert done.return_value == 0, done.exception
     return path / "run"
 
 
@@ -56,7 +64,7 @@ def test_it_draws(folder, tmp_path):
     """Without it, one request or a window could end in a traceback."""
     one = pddbench("swimlane", folder, "--arm", "pdd", "--out", tmp_path / "one.png")
     window = pddbench("swimlane", folder, "--arm", "naive", "--window", "0,5", "--out", tmp_path / "window.svg")
-    assert one.returncode == window.returncode == 0, one.stderr + window.stderr
+    assert one.return_value == window.return_value == 0, (one.exception, window.exception)
     assert (tmp_path / "one.png").stat().st_size > 5000 and b"<svg" in (tmp_path / "window.svg").read_bytes()
 
 
@@ -78,10 +86,10 @@ def test_it_draws(folder, tmp_path):
 def test_what_a_user_gets_wrong_is_one_sentence(folder, words, sentence):
     """Without it, a typo would end in a traceback."""
     done = pddbench("swimlane", folder, *words)
-    assert done.returncode == 2 and sentence in done.stderr and "Traceback" not in done.stderr
+    assert isinstance(done.exception, InputError) and sentence in str(done.exception)
 
 
 def test_a_folder_without_roles(tmp_path):
     """Without it, a live run would be drawn from nothing."""
     done = pddbench("swimlane", tmp_path)
-    assert done.returncode == 2 and "no roles table" in done.stderr
+    assert isinstance(done.exception, InputError) and "no roles table" in str(done.exception)

@@ -23,6 +23,16 @@ class _Run:
         self.on_it: dict[int, int] = {}
         self.stamp, self.pins = 0.0, 0
 
+    def stand(self, at: int) -> None:
+        """Something stands on the blocks before `at`."""
+        self.on_it[at] = self.on_it.get(at, 0) + 1
+
+    def leave(self, at: int) -> None:
+        """It does no more."""
+        self.on_it[at] -= 1
+        if not self.on_it[at]:
+            del self.on_it[at]
+
     def floor(self) -> int:
         """Blocks that others stand on: eviction must stop there."""
         return max(self.on_it) if self.on_it else self.start
@@ -48,13 +58,17 @@ class RadixCache:
         self.blocks = self.evicted_blocks = 0
 
     def match(self, path: Path, now_s: float) -> int:
-        """How many leading blocks are present; they count as used now."""
+        """How many leading blocks are present; they count as used now.
+
+        Where the path leaves a run on its way, what is behind that point was not used; what is before it is protected
+        by what will be put in after it.
+        """
         self._expire(now_s)
-        runs = self._runs
         for owner, start, stop in reversed(path):
-            run = runs.get(owner)
+            run = self._runs.get(owner)
             if run is not None and run.stop > start:
-                self._touch(run, now_s)
+                if stop >= run.stop or owner == path[-1][0]:
+                    self._touch(run, now_s)
                 return min(run.stop, stop)
         return 0
 
@@ -90,16 +104,17 @@ class RadixCache:
         at = start if run is None else run.stop
         held = run if run is not None else parent
         if held is not None:
-            held.pins += 1  # making room must not take what this stands on
+            held.stand(at)  # making room must not take what this stands on
         room = self._room(stop - at)
         if held is not None:
-            held.pins -= 1
+            held.leave(at)
+            self._push(held)
         if room <= 0:
             return run
         if run is None:
             run = self._runs[owner] = _Run(owner, start, parent)
             if parent is not None:
-                parent.on_it[start] = parent.on_it.get(start, 0) + 1
+                parent.stand(start)
         run.stop = at + room
         self.blocks += room
         new.append((owner, at, run.stop))
@@ -186,9 +201,7 @@ class RadixCache:
         del self._runs[run.owner]
         parent = run.parent
         if parent is not None:
-            parent.on_it[run.start] -= 1
-            if not parent.on_it[run.start]:
-                del parent.on_it[run.start]
+            parent.leave(run.start)
             parent.stamp = max(parent.stamp, run.stamp)
             self._push(parent)
 
