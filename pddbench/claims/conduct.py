@@ -25,6 +25,11 @@ def conduct(folder: Path | None, only: tuple[str, ...], seed: int, *, live: Path
         if name.upper() not in names:
             raise InputError(f"--only {name}: no such claim; {suggest(name.upper(), names)}")
     wanted = [claim for claim in CLAIMS if not only or claim.id in {name.upper() for name in only}]
+    data = None
+    if live is not None:
+        from pddbench.claims.live import open_live
+
+        data = open_live(live)
     if folder is not None:
         _make(folder)
     rows: list[Row] = []
@@ -36,10 +41,10 @@ def conduct(folder: Path | None, only: tuple[str, ...], seed: int, *, live: Path
                 click.echo(row_line(row))
     finally:
         scenes.close()
-    if live is not None:
+    if data is not None:
         from pddbench.claims.live import measure_live
 
-        for row in measure_live(live):
+        for row in measure_live(data):
             rows.append(row)
             if not as_json:
                 click.echo(row_line(row))

@@ -13,14 +13,18 @@ from pddbench.errors import InputError
 INF = float("inf")
 
 
-def measure_live(folder: Path) -> Iterator[Row]:
-    """C3, C7, C8, C21 from the run in `folder`, whose arms are told apart by kind (`baseline`, `naive`, `pdd`), or by
-    those names."""  # fmt: skip
+def open_live(folder: Path) -> Dataset:
+    """The finished run in `folder`; `InputError` when it is none, or was simulated."""
     from pddbench.runfolder.load import load
 
     data = Dataset(load(folder))
     if data.run.manifest.get("simulated"):
         raise InputError(f"--live {folder}: a simulated run; give one of `pddbench run`")
+    return data
+
+
+def measure_live(data: Dataset) -> Iterator[Row]:
+    """C7 and C8 from a run whose arms are told apart by kind (`baseline`, `naive`, `pdd`), or by those names."""
     arms = _kinds(data)
     emulated = all(data.arm_facts(name).get("emulated") for name in arms.values())
     where: Where = "emulated" if emulated else "live engine"

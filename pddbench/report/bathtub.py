@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import click
@@ -19,10 +20,13 @@ from pddbench.runfolder.load import load
 
 _STAGE = re.compile(r"h(\d\d)-")
 LEAST_STAGES = 8
+MOST_OVERLAP = 0.1
+_QUEUED = 1.5  # a stage whose median TTFT is that much above its smallest had a queue
 
 
 class Stage(msgspec.Struct, frozen=True, kw_only=True):
-    """A stage of the sweep: its hit, requests that ended well, and un-hit tokens and requests a second while it ran."""
+    """A stage of the sweep: its hit, requests that ended well, and un-hit tokens and requests a second, between
+    the first tokens of its first and last one."""
 
     hit: float
     requests: int
@@ -31,13 +35,17 @@ class Stage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sweep(msgspec.Struct, kw_only=True):
-    """An arm's sweep. `length`: median prompt, tokens. `saturated`: queues grew, so that rates are capacities."""
+    """An arm's sweep. `length`: median prompt, tokens. `saturated`: there was a queue, so that rates are capacities.
+
+    `overlap`: share of the stages' time in which another stage ran as well: their rates mix.
+    """
 
     arm: str
     length: int
     chunk: int | None
     stages: list[Stage]
     saturated: bool
+    overlap: float
     dips: list[bathtub.Dip]
     revenue: bathtub.Revenue
     advice: str
@@ -52,28 +60,45 @@ def sweep(part: ArmData, arm: str, chunk: int | None, cached_price: float) -> Sw
             f"arm {arm}: not a hit sweep of at least {LEAST_STAGES} stages (sessions hNN-…): make one with "
             "`pddbench trace synth --preset hit-sweep`"
         )
-    stages, waits = [], []
+    stages, waits, windows = [], [], []
     for name, mine in rows.groupby(stage.to_numpy(), sort=True):
         ok = mine[mine["ok"].to_numpy(dtype=bool)]
-        span = float(mine["end_s"].max() - mine["due_s"].min())
-        if ok.empty or not span > 0:
+        token_s = (ok["sent_s"] + ok["ttft"]).to_numpy()
+        order = np.argsort(token_s, kind="stable")
+        span = float(token_s[order[-1]] - token_s[order[0]]) if len(order) > 1 else 0.0
+        if not span > 0:
             continue
+        # from first token to first token: what went on before the stage (an earlier one's queue) is not in it
         hit = ok["cached_tokens"].fillna(ok["cached_tokens_possible"]).fillna(0.0)
-        unhit = float((ok["input_tokens_planned"] - hit).sum())
-        stages.append(
-            Stage(hit=int(name) / 100, requests=len(ok), requests_s=len(ok) / span, unhit_tokens_s=unhit / span)
-        )
-        third = max(1, len(mine) // 3)
-        ordered = ok.sort_values("due_s")["ttft_sched"].to_numpy()
-        waits.append(float(np.median(ordered[-third:])) > 1.5 * float(np.median(ordered[:third])))
+        unhit = float((ok["input_tokens_planned"] - hit).to_numpy()[order[1:]].sum())
+        each_s = (len(ok) - 1) / span
+        stages.append(Stage(hit=int(name) / 100, requests=len(ok), requests_s=each_s, unhit_tokens_s=unhit / span))
+        windows.append((float(mine["due_s"].min()), float(token_s[order[-1]])))
+        ttft = ok["ttft"].to_numpy()
+        waits.append(float(np.median(ttft)) > _QUEUED * float(ttft.min()))
     length = int(np.median(rows["input_tokens_planned"]))
     hits = np.array([one.hit for one in stages])
     found = bathtub.dips(hits, np.array([one.unhit_tokens_s for one in stages]), length, chunk)
     rate = np.array([one.requests_s for one in stages])
     return Sweep(
-        arm=arm, length=length, chunk=chunk, stages=stages, saturated=float(np.mean(waits)) > 0.5, dips=found,
-        revenue=bathtub.measured_revenue(hits, rate, length, cached_price), advice=bathtub.advice(found, length, chunk),
-    )  # fmt: skip
+        arm=arm,
+        length=length,
+        chunk=chunk,
+        stages=stages,
+        saturated=float(np.mean(waits)) > 0.5,
+        overlap=_overlap(windows),
+        dips=found,
+        revenue=bathtub.measured_revenue(hits, rate, length, cached_price),
+        advice=bathtub.advice(found, length, chunk),
+    )
+
+
+def _overlap(windows: list[tuple[float, float]]) -> float:
+    """Share of all stages' time that lies in more than one of them."""
+    ordered = sorted(windows)
+    total = sum(end - begin for begin, end in ordered)
+    shared = sum(max(0.0, before[1] - after[0]) for before, after in pairwise(ordered))
+    return min(1.0, shared / total) if total > 0 else 0.0
 
 
 def answer(folder: Path, chunk: int | None, cached_price: float, *, as_json: bool) -> int:
@@ -85,15 +110,21 @@ def answer(folder: Path, chunk: int | None, cached_price: float, *, as_json: boo
     plot(found, data.run.path)
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
-        return exitcodes.GOOD
-    for one in found:
-        for line in _lines(one, cached_price):
-            click.echo(line)
-    return exitcodes.GOOD
+    else:
+        for one in found:
+            for line in _lines(one, cached_price):
+                click.echo(line)
+    return exitcodes.INVALID if any(one.overlap > MOST_OVERLAP for one in found) else exitcodes.GOOD
 
 
 def _lines(one: Sweep, cached_price: float) -> Iterator[str]:
     yield f"{one.arm}: {len(one.stages)} stages of {one.length:,}-token prompts"
+    if one.overlap > MOST_OVERLAP:
+        yield (
+            f"  invalid: stages share {100 * one.overlap:.0f}% of their time, so their rates mix; spread them "
+            "(arrival = 'trace' with a larger time_scale)"
+        )
+        return
     if not one.saturated:
         yield "  not saturated: the rates are those offered, not those it can do; offer more (--session-rate)"
     for stage in one.stages:

@@ -145,6 +145,19 @@ def test_a_measured_sweep_shows_its_dips(tmp_path):
     assert "let tails share a step" in command("bathtub", folder, "--chunk", "16384")[1]
 
 
+def test_stages_that_overlap_are_refused(tmp_path):
+    """Rates of stages that ran at the same time mix: no curve may be read off them."""
+
+    def edit(arm, repeat, requests, *rest):
+        swept(arm, repeat, requests, *rest)
+        for name in ("scheduled_ns", "ready_ns", "due_ns"):
+            requests[name] = [0] * len(requests[name])
+
+    folder = make_run(tmp_path / "r", Recipe(arms=("mine",), sessions=50, turns=4, tokens=4, repeats=1, edit=edit))
+    code, text, _ = command("bathtub", folder)
+    assert code == 98 and "stages share" in text and "dip" not in text
+
+
 def test_other_runs_are_no_sweep(tmp_path):
     """A curve over hits that nobody swept would be noise with a shape."""
     folder = make_run(tmp_path / "r", Recipe(arms=("mine",), sessions=10, repeats=1))
