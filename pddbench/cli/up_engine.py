@@ -57,12 +57,12 @@ def serve_engine(arm: str, port: int, host: str, backend: str, options: dict[str
 
     from pddbench.deploy.minipdd.launch import MiniDeployment
     from pddbench.deploy.minipdd.presets import mini_spec
-    from pddbench.wan.probe import require
+    from pddbench.wan.backends import choose, named
     from pddbench.workload.load import check
 
     experiment = _experiment(arm, options)
     check(experiment, "command line")
-    backend = "model" if arm == "baseline" else require(backend)[0]
+    backend = "model" if arm == "baseline" else choose(named(None if backend == "auto" else backend)).backend
     spec = msgspec.structs.replace(mini_spec(experiment.arm[0], experiment, backend), host=host, port=port)
     caught: list[int] = []
     stop = threading.Event()
@@ -95,7 +95,7 @@ def _experiment(arm: str, options: dict[str, Any]) -> Experiment:
     own = {name: given[name] for name in (*_OWN, "flash_attention") if name in given}
     return Experiment(
         name="up",
-        workload=Workload(trace=""),
+        workload=Workload(trace="none"),  # nothing is replayed here
         arm=[Arm(name=arm, engine="llamacpp", deployment=arm, model=given.get("model"),  # type: ignore[arg-type]
                  threshold_s=given.get("threshold_s"))],
         wan=wan,

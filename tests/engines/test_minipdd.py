@@ -77,7 +77,7 @@ def test_exact(mode):
     )  # fmt: skip
     handed: list[dict] = []
     with MiniDeployment(spec) as deployment, ThreadPoolExecutor(2) as workers:
-        assert deployment.info["link_facts"]["verifications"][0]["ok"]
+        assert not deployment.link_problems
         ask = prompts(80)
         for _ in range(8):  # RLD may be done before the KV is there: until there are enough
             if len(handed) >= HAND_OFFS:
@@ -138,7 +138,7 @@ def test_link_is_verified_before_and_after(three_arms):
     links = {run["arm"]: run.get("link") for run in three_arms.manifest["runs"]}
     assert links["baseline"] is None
     for arm in ("naive", "pdd"):
-        assert links[arm]["ok"] and len(links[arm]["verifications"]) >= 2
+        assert links[arm]["ok"] and links[arm]["before"] and links[arm]["after"]
 
 
 def test_served_hits_are_the_planned_ones(three_arms):

@@ -28,13 +28,13 @@ from pddbench.deploy.gguf import write_tiny_llama
 from pddbench.deploy.minipdd.spec import ROLES, SHAPE, MiniSpec, Part
 from pddbench.errors import InputError, WorldError
 from pddbench.text import printable
+from pddbench.wan.guard import Guard
 from pddbench.wan.namespaces import Side
 from pddbench.wan.openlink import WanLink, open_link
 
 _ROOT = Path(__file__).resolve().parents[3]
 _READY_TIMEOUT_S = 60.0
 _END_TIMEOUT_S = 5.0
-_TRIES = 3
 _ANSWER_TIMEOUT_S = 600.0  # one answer again by the single process, on a busy host
 
 
@@ -121,7 +121,7 @@ class MiniDeployment:
         self._processes: list[_Process] = []
         self._single: str | None = None
         self.link: WanLink | None = None
-        self.link_problems: list[str] = []  # in what the link is not as asked
+        self._guard: Guard | None = None
         self._token = secrets.token_hex(16)
         try:
             self._listener = self._stack.enter_context(_listen(spec.host, spec.port))
@@ -130,8 +130,10 @@ class MiniDeployment:
             self._stack.callback(shutil.rmtree, self._folder, ignore_errors=True)
             self._model = self._make_model()
             if spec.kind != "baseline" and spec.wan_backend != "model":
-                self.link = self._stack.enter_context(open_link(spec.link, spec.wan_backend))
-                self._verify("before the load")
+                self.link = open_link(spec.link, spec.wan_backend)
+                self._guard = Guard(self.link)
+                self._stack.callback(self._guard.close)
+                self._guard.begin()
             self._start()
         except BaseException:
             self.close()
@@ -217,14 +219,10 @@ class MiniDeployment:
             "pids": {process.name: process.pid for process in self._processes},
         }
 
-    def _verify(self, when: str, load: bool = True) -> None:
-        """Measure the link; a busy machine may delay packets for a moment, a wrong link is wrong each time."""
-        assert self.link is not None
-        for _ in range(_TRIES):
-            found = self.link.verify(load=load)
-            if found.ok:
-                return
-        self.link_problems += [f"{when}: {finding.words()}" for finding in found.findings if not finding.ok]
+    @property
+    def link_problems(self) -> list[str]:
+        """In what the link is not as asked, as far as known by now."""
+        return self._guard.problems if self._guard else []
 
     @property
     def link_words(self) -> str:
@@ -237,14 +235,17 @@ class MiniDeployment:
         return "measured " + ", ".join(f"{each.name} {each.found:.4g} {each.unit}" for each in found)
 
     def end_link(self, load: bool = True) -> dict[str, Any] | None:
-        """Measure the link again (`load` False: without filling it): `ok`, `problems`, facts. None without packets."""
-        if self.link is None:
+        """Measure the link again (`load` False: without filling it), and all that is known of it; None without
+        packets."""  # fmt: skip
+        if self._guard is None:
             return None
-        self._verify("after the load", load)
-        return {"ok": not self.link_problems, "problems": self.link_problems, **self.link.facts}
+        self._guard.end(load)
+        return self._guard.facts()
 
     def check(self) -> None:
         """Raise `WorldError` when a part of it has died."""
+        if self._guard is not None and self._guard.dead:
+            raise WorldError(f"the WAN link is gone: {self._guard.problems[-1]}")
         dead = [process.obituary() for process in self._processes if not process.alive()]
         if dead:  # the others end because of the first: its own words say why
             raise WorldError(next((text for text in dead if not text.endswith("was lost")), dead[0]))

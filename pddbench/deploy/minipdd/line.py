@@ -15,10 +15,10 @@ from pddbench.deploy.emulator.liveclock import LiveClock
 from pddbench.deploy.minipdd.messages import Hello, Kv, Message, frame, read_message
 from pddbench.deploy.minipdd.spec import MiniSpec
 from pddbench.wan.fluid import FluidLink
+from pddbench.wan.sockets import pin
 from pddbench.wan.transfer import transfer_s
 
 _SO_MAX_PACING_RATE = 47
-_CONGESTION_CONTROL = b"cubic"
 _READ_BYTES = 1 << 18
 
 
@@ -115,11 +115,8 @@ class Line:
 
     def _set(self, sock: socket.socket) -> None:
         """The congestion control that the link is verified with (best effort), and the cap of one flow."""
-        try:
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, _CONGESTION_CONTROL)
-        except OSError:
-            pass  # not in this kernel: the namespace's default, which the link's facts name
         link = self._spec.link
+        pin(sock, link.congestion_control)
         if self._model is None and link.flow_rate_mbit < link.rate_mbit:
             sock.setsockopt(socket.SOL_SOCKET, _SO_MAX_PACING_RATE, int(link.flow_bytes_s))
 
