@@ -191,6 +191,7 @@ class ArmData:
     def _row_values(self, name: str) -> Values:
         column = self._column(name)
         blank = self._unknown(column) if name in ("ttst", "second_sched", "max_gap", "tpot") else None
+        blank = self._unfinished() if name == "kv_wan_s" else blank
         return Values(column, self.code, len(self.sessions), blank)
 
     def _column(self, name: str) -> Floats:
@@ -214,6 +215,12 @@ class ArmData:
         due = (self.rows["ok"] & ~self.rows["single"]).to_numpy(dtype=bool)
         missing = float(np.isnan(column[due]).mean()) if due.any() else 0.0
         return f"not seen in {100 * missing:.0f}% of replies (tokens bundled)" if missing > UNKNOWN_LIMIT else None
+
+    def _unfinished(self) -> str | None:
+        """Why transfer times are withheld: the slowest outlived the replies that would have told them."""
+        crossed = self.rows["kv_wan_bytes"].to_numpy(dtype=np.float64, na_value=0.0) > 0
+        missing = float(np.isnan(self.rows["kv_wan_s"].to_numpy()[crossed]).mean()) if crossed.any() else 0.0
+        return f"{100 * missing:.0f}% outlived their replies" if missing > UNKNOWN_LIMIT else None
 
     @cached_property
     def _seam(self) -> Ints:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import time
 from typing import TYPE_CHECKING, Any
@@ -51,7 +52,7 @@ def run_apply(profile: str, dev: str, to: tuple[str, ...], command: tuple[str, .
     from pddbench.wan.destination import parse
 
     name, shape = shape_from(profile, given)
-    if given["for_s"] is not None and given["for_s"] <= 0:
+    if given["for_s"] is not None and not 0 < given["for_s"] < math.inf:
         raise InputError(f"--for {given['for_s']:g}: give seconds above 0")
     applied = nic.plan(dev, [parse(text) for text in to], shape, name,
                        ingress=given["ingress"], i_know=given["i_know"])  # fmt: skip

@@ -59,6 +59,10 @@ def conduct(experiment: Experiment, options: RunOptions) -> int:
         raise InputError("only emulated arms can be simulated: leave the arms with a base_url or an engine out")
     if options.simulated:
         _check_size(prepared, options)
+    if options.serve is not None:
+        from pddbench.live.server import address
+
+        address(options.serve)  # what cannot be used is said in a dry run too
     if options.dry_run:
         _show_plan(prepared, options, to_stderr=False)
         return exitcodes.GOOD

@@ -22,6 +22,9 @@ class Change(msgspec.Struct, frozen=True):
     b_to_a: Shape
 
 
+_LAST_S = 1e6  # no event comes later, and no link flaps more often
+
+
 class Applied(msgspec.Struct, frozen=True):
     """When a change was wanted and when it was in force, seconds after the start."""
 
@@ -65,7 +68,7 @@ def parse_event(text: str, usual: tuple[Shape, Shape]) -> list[Change]:
         figures = [float(word) for word in words]
     except ValueError:
         figures = []
-    if name not in kinds or len(figures) != kinds[name][0] or min(figures) < 0:
+    if name not in kinds or len(figures) != kinds[name][0] or not all(0 <= figure <= _LAST_S for figure in figures):
         raise InputError(f"an event is 'cut AT FOR', 'flap AT DOWN UP TIMES' or 'brown-out AT FOR SHARE', not {text!r}")
     if name == "flap":
         at_s, down_s, up_s, times = figures

@@ -337,6 +337,20 @@ def test_bare_rows_are_enough(tmp_path):
     assert figures["request_rate.rate"]["point"] > 0
 
 
+def test_transfers_that_outlive_their_replies(tmp_path):
+    """The slowest transfers are the ones whose replies end first: without them P90 would look far too good."""
+
+    def outlived(arm, repeat, requests, *_):
+        moved = [i for i, n in enumerate(requests["kv_wan_bytes"]) if n]
+        for i in moved[:: len(moved) // 10]:
+            requests["kv_wan_ns"][i] = None
+
+    run = load(make_run(tmp_path, Recipe(arms=("baseline", "naive"), tokens=12, edit=outlived)))
+    figures = summarise(run)["arms"]["naive"]["figures"]
+    assert "outlived their replies" in figures["kv_wan_s.p90"]["withheld"]
+    assert figures["kv_wan_bytes.p90"]["point"] > 0
+
+
 def test_read_only_folder_still_answers(folder, monkeypatch):
     """Somebody else's results on a read-only share: the table comes, then one sentence about what was not written."""
 

@@ -40,7 +40,7 @@ def test_events_as_text():
     assert parse_event("cut 5 2", USUAL) == cut(USUAL, 5.0, 2.0)
     assert parse_event("flap 5 1 2 3", USUAL) == flap(USUAL, 5.0, 1.0, 2.0, 3)
     assert parse_event("brown-out 5 10 0.1", USUAL) == brown_out(USUAL, 5.0, 10.0, 0.1)
-    for text in ("cut 5", "cut x 2", "brownout 5 1 0.5", "cut -1 2"):
+    for text in ("cut 5", "cut x 2", "brownout 5 1 0.5", "cut -1 2", "cut nan 2", "cut 1 inf"):
         with pytest.raises(InputError, match="an event is"):
             parse_event(text, USUAL)
 

@@ -54,6 +54,7 @@ class Line:
         self._model = FluidLink(spec.link, clock) if spec.wan_backend == "model" else None
         self._peer = ("", 0)
         self._sending = 0
+        self._sent_bytes: dict[int, int] = {}  # of each transfer, until somebody asks
         self._out: Delayed | None = None
         self._reading: asyncio.Task[None] | None = None
         self.kv_bytes = 0
@@ -83,12 +84,17 @@ class Line:
     async def send_kv(self, kv: Kv, path: Path) -> None:
         """Send a slot file; returns when its bytes have left. Cancelled, it breaks off."""
         self._sending += 1
+        self._sent_bytes[kv.rid] = 0
         try:
             await self._as_modelled(kv)
             await self._stream(kv, path)
             self.kv_bytes += kv.n_bytes
         finally:
             self._sending -= 1
+
+    def sent_bytes(self, rid: int) -> int:
+        """Bytes of a transfer that had left when it ended or was broken off (to 256 KiB over packets); once."""
+        return self._sent_bytes.pop(rid, 0)
 
     async def _as_modelled(self, kv: Kv) -> None:
         """Wait until the fluid model has the bytes at the other end; nothing where there are packets."""
@@ -99,6 +105,7 @@ class Line:
         try:
             await arrived.wait()
         except asyncio.CancelledError:
+            self._sent_bytes[kv.rid] = round(self._model.sent_bytes(kv.rid))
             self._model.cancel(kv.rid)
             raise
 
@@ -112,6 +119,7 @@ class Line:
             await loop.sock_sendall(sock, frame(kv))
             while part := file.read(_READ_BYTES):
                 await loop.sock_sendall(sock, part)
+                self._sent_bytes[kv.rid] += len(part)
 
     def _set(self, sock: socket.socket) -> None:
         """The congestion control that the link is verified with (best effort), and the cap of one flow."""
