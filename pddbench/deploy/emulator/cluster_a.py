@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 
 from pddbench.deploy.emulator import observe
-from pddbench.deploy.emulator.decode import Decoder, Step, Stream, Stretch
+from pddbench.deploy.emulator.decode import Decoder
 from pddbench.deploy.emulator.handoff import HandOffs
 from pddbench.deploy.emulator.kv import KvLink, KvSender, Transfer
 from pddbench.deploy.emulator.messages import (
@@ -24,6 +24,7 @@ from pddbench.deploy.emulator.messages import (
 from pddbench.deploy.emulator.placement import Prompts
 from pddbench.deploy.emulator.policy import Facts, choose, kv_bytes
 from pddbench.deploy.emulator.spec import EmulatorSpec
+from pddbench.deploy.emulator.streams import Step, Stream, Stretch
 from pddbench.wan.clock import Clock
 
 NO_ROOM = "prompt and answer need {need} tokens of KV, more than an instance of {role} has ({have})"

@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pddbench.deploy.emulator import observe
-from pddbench.deploy.emulator.decode import Decoder, Stream
+from pddbench.deploy.emulator.decode import Decoder
 from pddbench.deploy.emulator.kv import KvSender
 from pddbench.deploy.emulator.messages import HandOff, Message
 from pddbench.deploy.emulator.policy import kv_bytes
 from pddbench.deploy.emulator.spec import EmulatorSpec
+from pddbench.deploy.emulator.streams import Stream
 from pddbench.deploy.emulator.tokens import ID_BYTES, pack
 from pddbench.wan.clock import Clock
 
