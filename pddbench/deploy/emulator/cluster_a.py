@@ -219,7 +219,9 @@ class ClusterA:
         del self._jobs[rid]
         kv = None
         if self.handoffs is not None:
-            self.handoffs.ended(rid)
+            self.handoffs.forget(rid)
+        if job.ready and self.kv is not None:
+            self.kv.drop(rid)
         if job.transfer is not None and self.kv is not None:
             job.transfer.gone = True
             if (self._spec.cancel_finished or job.transfer.started_s < 0) and self.kv.cancel(job.transfer):

@@ -138,12 +138,7 @@ class HandOffs:
         """MD has the final ids, or nobody waits for them any more."""
         self._unanswered.pop(rid, None)
 
-    def ended(self, rid: int) -> None:
-        """The answer ended at RLD: MD need not wait for it."""
-        if self._states.pop(rid, None) is not None:
-            self._kv.drop(rid)
-
     def forget(self, rid: int) -> None:
-        """The client is gone."""
+        """The answer ended at RLD, or its client is gone."""
         self._states.pop(rid, None)
         self._unanswered.pop(rid, None)
