@@ -9,10 +9,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from pddbench.deploy.emulator.decode import Decoder, Stream
+from pddbench.deploy.emulator.decode import Decoder
 from pddbench.deploy.emulator.prefill import Prefill, prefill_s
 from pddbench.deploy.emulator.spec import Chip, RoleSpec
 from pddbench.deploy.emulator.steps import steps_s, steps_until
+from pddbench.deploy.emulator.streams import Stream
 from pddbench.wan.clock import VirtualClock
 
 CHIP = Chip("c", 0.4, 1.5e-5, 4e-10, 0.02, 0.001, 0.3, 1e-4, decode_c2_s=2e-8, prefill_step_s=0.02)

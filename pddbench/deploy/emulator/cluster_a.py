@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 
 from pddbench.deploy.emulator import observe
-from pddbench.deploy.emulator.decode import Decoder, Step, Stream, Stretch
+from pddbench.deploy.emulator.decode import Decoder
 from pddbench.deploy.emulator.handoff import HandOffs
 from pddbench.deploy.emulator.kv import KvLink, KvSender, Transfer
 from pddbench.deploy.emulator.messages import (
@@ -24,6 +24,7 @@ from pddbench.deploy.emulator.messages import (
 from pddbench.deploy.emulator.placement import Prompts
 from pddbench.deploy.emulator.policy import Facts, choose, kv_bytes
 from pddbench.deploy.emulator.spec import EmulatorSpec
+from pddbench.deploy.emulator.streams import Step, Stream, Stretch
 from pddbench.wan.clock import Clock
 
 NO_ROOM = "prompt and answer need {need} tokens of KV, more than an instance of {role} has ({have})"
@@ -218,7 +219,9 @@ class ClusterA:
         del self._jobs[rid]
         kv = None
         if self.handoffs is not None:
-            self.handoffs.ended(rid)
+            self.handoffs.forget(rid)
+        if job.ready and self.kv is not None:
+            self.kv.drop(rid)
         if job.transfer is not None and self.kv is not None:
             job.transfer.gone = True
             if (self._spec.cancel_finished or job.transfer.started_s < 0) and self.kv.cancel(job.transfer):

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from pddbench.deploy.emulator import observe
-from pddbench.deploy.emulator.decode import Decoder, Step, Stream, Stretch
+from pddbench.deploy.emulator.decode import Decoder
 from pddbench.deploy.emulator.messages import (
     Drop,
     Evict,
@@ -25,6 +25,7 @@ from pddbench.deploy.emulator.messages import (
 )
 from pddbench.deploy.emulator.radix import Store
 from pddbench.deploy.emulator.spec import EmulatorSpec
+from pddbench.deploy.emulator.streams import Step, Stream, Stretch
 from pddbench.deploy.emulator.tokens import ID_BYTES, unpack
 from pddbench.wan.clock import Clock
 

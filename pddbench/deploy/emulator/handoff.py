@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pddbench.deploy.emulator import observe
-from pddbench.deploy.emulator.decode import Decoder, Stream
+from pddbench.deploy.emulator.decode import Decoder
 from pddbench.deploy.emulator.kv import KvSender
 from pddbench.deploy.emulator.messages import HandOff, Message
 from pddbench.deploy.emulator.policy import kv_bytes
 from pddbench.deploy.emulator.spec import EmulatorSpec
+from pddbench.deploy.emulator.streams import Stream
 from pddbench.deploy.emulator.tokens import ID_BYTES, pack
 from pddbench.wan.clock import Clock
 
@@ -137,12 +138,7 @@ class HandOffs:
         """MD has the final ids, or nobody waits for them any more."""
         self._unanswered.pop(rid, None)
 
-    def ended(self, rid: int) -> None:
-        """The answer ended at RLD: MD need not wait for it."""
-        if self._states.pop(rid, None) is not None:
-            self._kv.drop(rid)
-
     def forget(self, rid: int) -> None:
-        """The client is gone."""
+        """The answer ended at RLD, or its client is gone."""
         self._states.pop(rid, None)
         self._unanswered.pop(rid, None)

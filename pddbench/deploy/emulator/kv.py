@@ -9,12 +9,12 @@ from typing import Protocol
 
 from pddbench.deploy.emulator import observe
 from pddbench.deploy.emulator.blocks import Path, block_at, path_after
-from pddbench.deploy.emulator.decode import Stream
 from pddbench.deploy.emulator.messages import Drop, Evict, Gone, HandOff, KvArrived, Message, Submit
 from pddbench.deploy.emulator.placement import cache_of, cacheable
 from pddbench.deploy.emulator.policy import kv_bytes
 from pddbench.deploy.emulator.radix import Directory
 from pddbench.deploy.emulator.spec import EmulatorSpec
+from pddbench.deploy.emulator.streams import Stream
 from pddbench.deploy.emulator.tokens import ID_BYTES, pack
 from pddbench.wan.clock import Clock
 

@@ -13,10 +13,10 @@ from pddbench.deploy.emulator import observe
 from pddbench.deploy.emulator.blocks import Path, PathBook, block_hashes
 from pddbench.deploy.emulator.cluster_a import ClusterA
 from pddbench.deploy.emulator.cluster_b import ClusterB
-from pddbench.deploy.emulator.decode import Stretch
 from pddbench.deploy.emulator.messages import Cancel, Failed, Finish, Message, Submit, Tokens
 from pddbench.deploy.emulator.reply import Piece, Reply
 from pddbench.deploy.emulator.spec import EmulatorSpec
+from pddbench.deploy.emulator.streams import Stretch
 from pddbench.wan.clock import VirtualClock
 from pddbench.wan.fluid import FluidLink
 
