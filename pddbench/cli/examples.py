@@ -20,7 +20,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "pddbench up naive --port 8001 --wan-profile continental --json",
     ),
     "simulate": (
-        "pddbench simulate workloads/quickstart/experiment.toml --repeats 4",
+        "pddbench simulate workloads/quickstart/experiment.toml --seed 2",
         "pddbench simulate mine.toml --out results/virtual --json",
     ),
     "trace validate": ("pddbench trace validate mine.trace.jsonl.zst",),

@@ -54,6 +54,9 @@ def conduct(experiment: Experiment, options: RunOptions) -> int:
     experiment.allow = [*experiment.allow, *options.allow]
     check_names(experiment.allow)
     parse_checks(experiment.check, [arm.name for arm in experiment.arm])
+    if options.simulated and experiment.workload.repeats > 1:
+        experiment.workload.repeats = 1
+        click.echo("note: in virtual time every repeat is the same, and would count twice: one is run", err=True)
     prepared = prepare(experiment, options.wan)
     if options.simulated and any(setup.spec is None for setup in prepared.arms):
         raise InputError("only emulated arms can be simulated: leave the arms with a base_url or an engine out")

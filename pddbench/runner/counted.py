@@ -18,6 +18,7 @@ from pddbench.replay.engine import LEAD_NS
 from pddbench.replay.schedule import Schedule, Times
 from pddbench.trace.contexts import Segment, contexts, cut
 from pddbench.workload.plan import BEFORE_START, NS, Plan
+from pddbench.workload.requests import as_columns
 
 if TYPE_CHECKING:
     import numpy as np
@@ -62,6 +63,8 @@ class CountedRun:
         self.deployment = CountedDeployment(spec, self._end, observer)
         self._clock = self.deployment.clock
         self._schedule = Schedule(plan, (), 1.0)
+        self._sessions = as_columns(plan.requests).ints("session").tolist()
+        self._left = 0  # of the phase that is on
         self.t0_ns = 0
         self.times: dict[int, Times] = {}
         self.ended_ns: dict[int, int] = {}
@@ -72,13 +75,17 @@ class CountedRun:
         early = [request.kind in BEFORE_START for request in self.plan.requests]
         self._phase([index for index, before in enumerate(early) if before])
         self._phase([index for index, before in enumerate(early) if not before])
+        self._clock.run()  # what is still on its way
 
     def _phase(self, indices: list[int]) -> None:
+        """Send these and go on until the last of them has ended; later events are the next phase's."""
         self._schedule = Schedule(self.plan, indices, 1.0)
         self._schedule.t0_ns = self.t0_ns = self._now_ns() + LEAD_NS
         for index in self._schedule.roots:
             self._wait(index, self._schedule.root_times(index))
-        self._clock.run()
+        self._left = len(indices)
+        while self._left > 0 and self._clock.step():
+            pass
 
     def _now_ns(self) -> int:
         return round(self._clock.now() * NS)
@@ -90,15 +97,17 @@ class CountedRun:
         """A request is due: an ideal client sends it at once."""
         self.times[index] = times
         request, path = self.plan.requests[index], self._paths[index]
-        session = path[0][0] if path else 0
         tokens = request.input_tokens + self._extra_tokens
-        self.deployment.submit(index, tokens, request.output_tokens, path, session)
+        self.deployment.submit(index, tokens, request.output_tokens, path, self._sessions[index])
 
     def _end(self, index: int) -> None:
         """The reply is over; its children may be due."""
         end_ns = self.ended_ns[index] = self._now_ns()
+        self._left -= 1
         if self._abandon and self.deployment.outcomes[index].error:
-            self.parent_failed.update(self._schedule.drop(index))
+            dropped = self._schedule.drop(index)
+            self._left -= len(dropped)
+            self.parent_failed.update(dropped)
             return
         for child, times in self._schedule.release(index, end_ns):
             self._wait(child, times)

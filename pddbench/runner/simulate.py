@@ -27,6 +27,7 @@ from pddbench.runfolder.events import ChunkRuns, chunk_runs_table, events_writer
 from pddbench.runner.counted import CountedRun, table
 from pddbench.workload.history import Replies
 from pddbench.workload.plan import BEFORE_START, NS, Plan
+from pddbench.workload.requests import as_columns
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -77,6 +78,7 @@ class _Simulation:
         self._deployment = _Deployment(spec)
         self._clock = self._deployment.clock
         self._schedule = Schedule(plan, (), 1.0)
+        self._sessions = as_columns(plan.requests).ints("session").tolist()
         self._reads: dict[int, list[Read]] = {}
         self._until_ns: int | None = None  # end of the measured window
         self._in_window: set[int] = set()  # due before that, and not over
@@ -106,7 +108,8 @@ class _Simulation:
                 pass
             self._leave_the_rest()
         else:
-            self._clock.run()
+            while self._open and self._clock.step():  # later events are the next phase's
+                pass
 
     def _leave_the_rest(self) -> None:
         """The window is over, and all that was due in it: what is in flight is left, the rest is not sent."""
@@ -139,7 +142,8 @@ class _Simulation:
         self._deployment.live[index] = live
         reads = self._reads[index] = []
         live.attach(lambda event: reads.append((self._now_ns(), event)))
-        self._deployment.submit(index, self._clock.now(), request.ids, request.max_tokens)
+        session = self._sessions[index]
+        self._deployment.submit(index, self._clock.now(), request.ids, request.max_tokens, session)
 
     def _end(self, index: int) -> None:
         """The reply is over; its children may be due. The events written in this very call belong to it."""

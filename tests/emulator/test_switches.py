@@ -10,8 +10,11 @@ from pddbench.deploy import presets
 from pddbench.deploy.emulator.spec import EmulatorSpec
 from pddbench.deploy.hardware import HARDWARE, stage_figures
 from pddbench.errors import InputError
+from pddbench.runner.simulate import simulate_frame
 from pddbench.workload.experiment import Arm, Cost, EmulatorOptions, Experiment, Mechanisms, Role, RoleChange, Workload
+from pddbench.workload.load import load_experiment
 
+ROOT = Path(__file__).parents[2]
 DOCS = Path(__file__).parents[2] / "docs"
 
 
@@ -79,3 +82,25 @@ def test_the_docs_name_every_switch():
     text = (DOCS / "emulator.md").read_text()
     missing = [name for name in Mechanisms.__struct_fields__ if f"`{name}`" not in text]
     assert not missing
+
+
+def frame(**arm):
+    """The rows of a small simulated run of the quickstart's trace."""
+    experiment = load_experiment(ROOT / "workloads/quickstart/experiment.toml")
+    experiment.workload.limit_requests = 120
+    experiment.arm = [Arm(name="pdd", emulated="pdd", **arm)]
+    return simulate_frame(experiment)
+
+
+def test_a_change_comes_when_it_is_due():
+    """Without it, instances that leave in a million seconds are gone before the first request."""
+    far = frame(changes=[RoleChange(at_s=1e6, role="P", count=-4)])
+    assert (far["outcome"] == "ok").all()
+    now = frame(changes=[RoleChange(at_s=1.0, role="P", count=-4)])
+    assert (now.loc[now["due_ns"] > 2e9, "outcome"] != "ok").all() and (now["outcome"] == "ok").any()
+
+
+def test_sessions_are_spread_over_instances():
+    """Without it, a shared system prompt sends every session to one instance, however many there are."""
+    slow, quick = (frame(placement="session", roles={"P": Role(chip="A", count=n)})["first_token_ns"] for n in (1, 8))
+    assert (quick < slow).mean() > 0.5 and not (quick == slow).all()

@@ -98,12 +98,20 @@ class VirtualDeployment(_World):
         self._book = PathBook()
         super().__init__(spec, observer=observer)
 
-    def submit(self, rid: int, at_s: float, ids: Sequence[int] | npt.NDArray[Any], max_tokens: int) -> None:
-        """Send a prompt at a time."""
+    def submit(
+        self,
+        rid: int,
+        at_s: float,
+        ids: Sequence[int] | npt.NDArray[Any],
+        max_tokens: int,
+        session: int | None = None,
+    ) -> None:
+        """Send a prompt at a time; without a `session` those that begin with the same block are one."""
         hashes, seed = block_hashes(ids, self.spec.block_tokens)
         self.answers[rid] = Answer(at_s, seed, max_tokens)
         path = self._book.path(hashes)
-        session = path[0][0] if path else 0
+        if session is None:
+            session = path[0][0] if path else 0
         self.clock.call_at(at_s, self.a.on_message, Submit(rid, seed, len(ids), max_tokens, path, session))
 
     def cancel(self, rid: int, at_s: float) -> None:
