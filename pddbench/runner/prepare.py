@@ -161,7 +161,19 @@ def prepare(experiment: Experiment, wan: str | None = None) -> Prepared:
         wan=wan_facts,
     )
     share_of_places(work.max_concurrency, prepared.workers, 0)  # refused here, before traffic
+    if any(setup.mini is not None for setup in prepared.arms):
+        _check_context(plan, experiment.llamacpp.context_tokens)
     return prepared
+
+
+def _check_context(plan: Plan, context_tokens: int) -> None:
+    """Real servers refuse what does not fit into a slot; that is known from the plan."""
+    longest = max(request.input_tokens + request.output_tokens for request in plan.requests)
+    if longest > context_tokens:
+        raise InputError(
+            f"llamacpp.context_tokens = {context_tokens}: the longest request has {longest} tokens, prompt and reply; "
+            "raise it, or take a shorter trace"
+        )
 
 
 def _wan(experiment: Experiment, given: str | None) -> tuple[str, dict[str, Any]]:

@@ -236,14 +236,20 @@ def _check_arm(arm: ex.Arm, experiment: ex.Experiment, where: str) -> None:
     if arm.base_url is not None:
         _check_external(arm, experiment.workload, where, at)
     if arm.engine is not None:
-        _check_engine(arm, where, at)
+        _check_engine(arm, experiment.workload, where, at)
 
 
-def _check_engine(arm: ex.Arm, where: str, at: str) -> None:
+def _check_engine(arm: ex.Arm, work: ex.Workload, where: str, at: str) -> None:
     """What a deployment of real servers cannot do is said, not ignored."""
     from pddbench.deploy.minipdd.spec import ROLES
 
     assert arm.deployment is not None
+    _require(
+        work.history == "recorded" or work.prompt == "text",
+        where,
+        f"{at}: engine = 'llamacpp' does not send the ids of its replies, which history = 'live' needs: set "
+        "workload.prompt = 'text', or history = 'recorded'",
+    )
     for name in ("speed", "kv_scale", "first_token_from_p", "tokens_per_chunk"):
         _require(getattr(arm, name) is None, where, f"{at}: {name} is for emulated arms only")
     _require(

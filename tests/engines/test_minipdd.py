@@ -336,6 +336,7 @@ def _alive(process):
         ("", "belong together"),
         ('deployment = "pdd"\n[llamacpp]\nslots = 0', "llamacpp.slots = 0 is out of range"),
         ('deployment = "pdd"\n[llamacpp]\ngguf = "nothing.gguf"', "give token_id_range"),
+        ('deployment = "pdd"\n[llamacpp]\ncontext_tokens = 16', "the longest request has"),
     ],
 )
 def test_bad_input(change, said, tmp_path, capsys):
@@ -349,6 +350,19 @@ def test_bad_input(change, said, tmp_path, capsys):
         main(["run", str(tmp_path / "x.toml"), "--dry-run", "--wan", "model"])
     assert end.value.code == 2
     assert said in capsys.readouterr().err
+
+
+def test_live_history_needs_ids_that_llama_does_not_send(tmp_path, capsys):
+    """It would start servers and send a whole first turn before it fails."""
+    from pddbench.cli import main
+
+    write_trace(tmp_path / "t.trace.jsonl", small_rows(1, turns=1))
+    arm = '[[arm]]\nname = "a"\nengine = "llamacpp"\ndeployment = "pdd"\n'
+    (tmp_path / "x.toml").write_text(f'name = "x"\n[workload]\ntrace = "t.trace.jsonl"\nhistory = "live"\n{arm}')
+    with pytest.raises(SystemExit) as end:
+        main(["run", str(tmp_path / "x.toml"), "--dry-run", "--wan", "model"])
+    assert end.value.code == 2
+    assert "does not send the ids of its replies" in capsys.readouterr().err
 
 
 def test_dry_run_says_what_will_be_started(tmp_path):
