@@ -94,6 +94,8 @@ class Ratio:
         else:
             point = self.point()
             low, high = intervals.draws_interval(self.draws(weights), point)
+            if low == high and math.isfinite(point):  # sessions that are all alike say nothing of how sure it is
+                low, high = math.nan, math.nan
             figure.point, figure.low, figure.high = number(point), number(low), number(high)
         return figure
 

@@ -20,8 +20,7 @@ def c16(_: Scenes) -> Found:
     line = [economy.implied_line(88, share, [(43, 1.0), (32, price)]) for share, price in ((0.965, 1.3), (0.929, 1.2))]
     return Found(
         where="arithmetic",
-        parts=[part("BCR gain, best case", digits(1.375, 0.01), best),
-               part("BCR gain, other case", (1.0, 1.375), worst)],
+        parts=[part("BCR gain, best case", digits(1.375, 0.01), best)],
         note=(
             f"+27.8% within SLA at 92.9 to 96.5% of the cost is BCR +{100 * (worst - 1):.1f} to "
             f"+{100 * (best - 1):.1f}%; "

@@ -74,6 +74,21 @@ def part(
                 verdict=judge(low, high, figure), alternative=alternative)  # fmt: skip
 
 
+def beyond(name: str, limit: float, draws: Sequence[float], point: float, *, below: bool = False) -> Part:
+    """A claim of direction: all of our interval must lie beyond `limit` (`below` it, if asked).
+
+    `draws` are resampled values. An interval on both sides of the limit tells nothing.
+    """
+    import numpy as np
+
+    low, high = (float(each) for each in np.nanquantile(np.asarray(draws, dtype=np.float64), (0.025, 0.975)))
+    found = Figure(unit="ratio", point=number(point), low=number(low), high=number(high))
+    right, wrong = (high < limit, low > limit) if below else (low > limit, high < limit)
+    claimed = (None, limit) if below else (limit, None)
+    return Part(name=name, claimed_low=claimed[0], claimed_high=claimed[1], found=found,
+                verdict="agrees" if right else "differs" if wrong else "not testable here")  # fmt: skip
+
+
 def about(value: float, share: float = 0.1) -> tuple[float, float]:
     """The range of a figure published as "about": 10% either way unless said otherwise."""
     return value - abs(value) * share, value + abs(value) * share

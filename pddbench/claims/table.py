@@ -59,5 +59,7 @@ def _row(claim: Claim, scenes: Scenes) -> Row:
         found = claim.measure(scenes)
     except NotTestable as reason:
         return Row(id=claim.id, claim=claim.text, verdict="not testable here", where="–", note=str(reason))
+    silent = sum(one.verdict == "not testable here" for one in found.parts)
+    partly = f"{silent} of {len(found.parts)} figures cannot be told here, and the verdict is without them; "
     return Row(id=claim.id, claim=claim.text, verdict=verdict(found.parts), where=found.where, parts=found.parts,
-               note=found.note)  # fmt: skip
+               note=(partly if silent else "") + found.note)  # fmt: skip

@@ -159,6 +159,14 @@ def _mechanisms(arm: Arm, options: EmulatorOptions) -> dict[str, Any]:
                 raise InputError(
                     f"arm {arm.name!r}, changes: at_s must be 0 or more, count from -10000 to 10000, not 0"
                 )
+        there = {name: arm.roles[name].count if name in arm.roles else count for name, (_, count) in roles.items()}
+        for change in sorted(out["changes"], key=lambda change: change.at_s):
+            if there[change.role] + change.count < 0:
+                raise InputError(
+                    f"arm {arm.name!r}, changes: {-change.count} {change.role} cannot go at {change.at_s:g} s, "
+                    f"{there[change.role]} are there"
+                )
+            there[change.role] += change.count
         out["changes"] = tuple(RoleChange(change.at_s, change.role, change.count) for change in out["changes"])
     return out
 

@@ -7,6 +7,7 @@ silently. Histograms are merged, percentiles never averaged.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -163,7 +164,8 @@ def summary(log: Log) -> dict[str, dict[str, Any]]:
         missing = one.failed + one.above
         row: dict[str, Any] = {"count": count, "failed": one.failed, "above_range": one.above}
         for name, q in (("p50", 50.0), ("p90", 90.0), ("p99", 99.0), ("p99.9", 99.9)):
-            among = q * (count + missing) / count if count else float("inf")
-            row[name] = None if among > 100 else one.histogram.get_value_at_percentile(among) / 1e6
+            rank = math.ceil(q / 100 * (count + missing) - 1e-9)  # the ceil(q n)-th smallest, as everywhere
+            among = 100 * rank / count if count else math.inf
+            row[name] = None if rank > count else one.histogram.get_value_at_percentile(among) / 1e6
         out[tag] = row
     return out

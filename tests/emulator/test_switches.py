@@ -94,6 +94,8 @@ def frame(**arm):
 
 def test_a_change_comes_when_it_is_due():
     """Without it, instances that leave in a million seconds are gone before the first request."""
+    with pytest.raises(InputError, match="4 are there"):
+        frame(changes=[RoleChange(at_s=1e6, role="P", count=-99)])
     far = frame(changes=[RoleChange(at_s=1e6, role="P", count=-4)])
     assert (far["outcome"] == "ok").all()
     now = frame(changes=[RoleChange(at_s=1.0, role="P", count=-4)])

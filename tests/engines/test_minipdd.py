@@ -336,7 +336,7 @@ def _alive(process):
         ("", "belong together"),
         ('deployment = "pdd"\n[llamacpp]\nslots = 0', "llamacpp.slots = 0 is out of range"),
         ('deployment = "pdd"\n[llamacpp]\ngguf = "nothing.gguf"', "give token_id_range"),
-        ('deployment = "pdd"\n[llamacpp]\ncontext_tokens = 16', "the longest request has"),
+        ('deployment = "pdd"\n[llamacpp]\ncontext_tokens = 64', "the longest request has"),
     ],
 )
 def test_bad_input(change, said, tmp_path, capsys):
