@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from pddbench.errors import WorldError
-from pddbench.replay.exchange import Exchange, Target, Transport
+from pddbench.replay.exchange import Exchange, Target
 from pddbench.replay.stream import Facts, StreamResult, interpret
 from pddbench.runner.prepare import ArmSetup
 from pddbench.runner.writer import writer_of
@@ -32,21 +32,16 @@ def target_of(setup: ArmSetup, url: str, **more: Any) -> Target:
 
 async def preflight(setup: ArmSetup, url: str) -> dict[str, Any]:
     """Probe an arm and learn its template's overhead. Raises `WorldError` in one sentence unless it streams well."""
-    from pddbench.replay.transport import make_transport
-
     emulator = await emulator_facts(url) if setup.spec is None else None
-    client = make_transport(target_of(setup, url, stall_timeout_s=60.0, request_limit_s=120.0))
+    target = target_of(setup, url, stall_timeout_s=60.0, request_limit_s=120.0)
     salt = f"preflight/{secrets.token_hex(8)}"
-    try:
-        for _ in range(_TRIES):
-            result = await _ask(client, writer_of(setup, _probe_plan(), f"{salt}/{secrets.token_hex(4)}")(0))
-            if setup.pin or result.first_token_ns is not None or result.finish_reason != "stop":
-                break
-        if setup.live and setup.chat and result.outcome == "ok":
-            setup.overhead_tokens = max(0, (result.prompt_tokens or _PROBE_TOKENS) - _PROBE_TOKENS)
-            await _learn_turn_overhead(setup, client, salt)
-    finally:
-        await client.close()
+    for _ in range(_TRIES):
+        result = await _ask(target, writer_of(setup, _probe_plan(), f"{salt}/{secrets.token_hex(4)}")(0))
+        if setup.pin or result.first_token_ns is not None or result.finish_reason != "stop":
+            break
+    if setup.live and setup.chat and result.outcome == "ok":
+        setup.overhead_tokens = max(0, (result.prompt_tokens or _PROBE_TOKENS) - _PROBE_TOKENS)
+        await _learn_turn_overhead(setup, target, salt)
     if result.outcome != "ok":
         raise WorldError(f"arm {setup.name!r}: preflight to {redact_url(url)} failed: {result.error or result.outcome}")
     if result.first_token_ns is None:
@@ -76,14 +71,14 @@ async def preflight(setup: ArmSetup, url: str) -> dict[str, Any]:
     }
 
 
-async def _learn_turn_overhead(setup: ArmSetup, client: Transport, salt: str) -> None:
+async def _learn_turn_overhead(setup: ArmSetup, target: Target, salt: str) -> None:
     """What the template adds for one more pair of messages: a second probe, a conversation in words of known length."""
     first, second = _probe_plan(), _probe_plan()
     plan = Plan([first.requests[0], _next_probe(second.requests[0])], "think", "", history="live")
     replies = Replies(plan)
     said = " ".join(setup.words[:_PROBE_OUTPUT_TOKENS])
     replies.put(0, Reply(_PROBE_OUTPUT_TOKENS, None, [said]))
-    result = await _ask(client, writer_of(setup, plan, f"{salt}/turn", replies)(1))
+    result = await _ask(target, writer_of(setup, plan, f"{salt}/turn", replies)(1))
     if result.outcome == "ok" and result.prompt_tokens is not None:
         setup.turn_overhead_tokens = max(0, result.prompt_tokens - plan.requests[1].input_tokens)
 
@@ -112,9 +107,15 @@ async def _block_tokens(setup: ArmSetup, url: str) -> int | None:
     return block_tokens(dict(prometheus.parse(text)))
 
 
-async def _ask(client: Transport, body: bytes) -> StreamResult:
-    exchange = Exchange(0, time.monotonic_ns())
-    await client.perform(exchange, body, "preflight")
+async def _ask(target: Target, body: bytes) -> StreamResult:
+    """A probe on a connection of its own: some servers drop one that is used again at once."""
+    from pddbench.replay.transport import make_transport
+
+    client, exchange = make_transport(target), Exchange(0, time.monotonic_ns())
+    try:
+        await client.perform(exchange, body, "preflight")
+    finally:
+        await client.close()
     assert exchange.ending is not None
     facts = Facts(
         exchange.ending,
