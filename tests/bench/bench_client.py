@@ -112,7 +112,7 @@ async def two(port, streams, rate, life, folder):
         for k in range(2)
     ]  # fmt: skip
     start = time.monotonic()
-    await replay_by_workers(jobs, lambda counts: None, asyncio.Event())
+    await replay_by_workers(jobs, asyncio.Event())
     wall = time.monotonic() - start
     found = judge([spool_path(Path(folder), "a", 1, k) for k in range(2)], len(plan.requests))
     return found | {"wall_s": round(wall, 3), "cpu_s": found["health_cpu_s"]}
