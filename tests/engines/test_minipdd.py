@@ -176,7 +176,8 @@ def test_seam_is_annotated_where_it_is(three_arms):
 
 def test_seam_is_found_blind(three_arms):
     """An endpoint without the extension has seams too: from the gaps alone they must be found at the same token."""
-    seams = pytest.importorskip("pddbench.analyze.seams", reason="this version does not seek seams blind")
+    from pddbench.analyze import seams
+
     rows = three_arms.requests.merge(three_arms.events, on=["arm", "repeat", "request_id"])
     places = []
     inside = (rows["handoff_token"] > seams.EDGE) & (rows["output_tokens_planned"] == LONG_TOKENS)  # not at an end
