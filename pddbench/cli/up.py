@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import signal
 import sys
-import threading
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from pddbench import exitcodes
 from pddbench.cli.up_engine import engine_options, serve_engine, serves_engine
 
 if TYPE_CHECKING:
@@ -46,21 +43,14 @@ def up(arm: str, port: int, host: str, backend: str, as_json: bool, **options: A
         return serve_engine(arm, port, host, backend, options)
     from pddbench.deploy.emulator.launch import launch
     from pddbench.deploy.presets import emulator_spec, with_port
+    from pddbench.runner.signals import Waiter
     from pddbench.wan.backends import Choice, choose, named
 
     experiment = _experiment(arm, options)
     name = named(None if backend == "auto" else backend)
     choice = Choice("model", name) if arm == "baseline" else choose(name)
     spec = with_port(emulator_spec(experiment.arm[0], experiment, choice.backend), host, port)
-    caught: list[int] = []
-    stop = threading.Event()
-
-    def on_signal(number: int, _: object) -> None:
-        caught.append(number)
-        stop.set()
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, on_signal)
+    stop = Waiter()
     with launch(spec) as deployment:
         _announce_json(deployment) if as_json else _announce(deployment, choice)
         told = 0
@@ -70,7 +60,7 @@ def up(arm: str, port: int, host: str, backend: str, as_json: bool, **options: A
             for problem in problems[told:]:
                 click.echo(f"pddbench: the WAN link is not as asked: {problem}", err=True)
             told = len(problems)
-    return exitcodes.SIGINT if caught[0] == signal.SIGINT else exitcodes.SIGTERM
+    return stop.exit_code
 
 
 def _experiment(arm: str, options: dict[str, Any]) -> Experiment:

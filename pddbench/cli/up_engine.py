@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import signal
-import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from pddbench import exitcodes
 from pddbench.cli.common import options as joined
 from pddbench.errors import InputError
 
@@ -57,6 +54,7 @@ def serve_engine(arm: str, port: int, host: str, backend: str, options: dict[str
 
     from pddbench.deploy.minipdd.launch import MiniDeployment
     from pddbench.deploy.minipdd.presets import mini_spec
+    from pddbench.runner.signals import Waiter
     from pddbench.wan.backends import choose, named
     from pddbench.workload.load import check
 
@@ -64,20 +62,12 @@ def serve_engine(arm: str, port: int, host: str, backend: str, options: dict[str
     check(experiment, "command line")
     backend = "model" if arm == "baseline" else choose(named(None if backend == "auto" else backend)).backend
     spec = msgspec.structs.replace(mini_spec(experiment.arm[0], experiment, backend), host=host, port=port)
-    caught: list[int] = []
-    stop = threading.Event()
-
-    def on_signal(number: int, _: object) -> None:
-        caught.append(number)
-        stop.set()
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, on_signal)
+    stop = Waiter()
     with MiniDeployment(spec) as deployment:
         _announce(deployment)
         while not stop.wait(_POLL_S):
             deployment.check()
-    return exitcodes.SIGINT if caught[0] == signal.SIGINT else exitcodes.SIGTERM
+    return stop.exit_code
 
 
 def _experiment(arm: str, options: dict[str, Any]) -> Experiment:

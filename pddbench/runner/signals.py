@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import select
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 
 
@@ -60,6 +62,38 @@ class Stop:
 
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Waiter:
+    """Waits for either signal in a command that only serves.
+
+    The handler writes to a pipe and takes no lock: the main thread may hold that of a `threading.Event` just then, and
+    would wait for itself for ever.
+    """
+
+    def __init__(self) -> None:
+        self.number: int | None = None
+        self._read, self._write = os.pipe()
+        os.set_blocking(self._write, False)
+        for number in _SIGNALS:
+            signal.signal(number, self._handle)
+
+    def _handle(self, number: int, _frame: FrameType | None) -> None:
+        self.number = self.number or number
+        with suppress(BlockingIOError):
+            os.write(self._write, b".")
+
+    def wait(self, seconds: float) -> bool:
+        """Whether a signal has come; returns at once when one comes."""
+        if self.number is None:
+            select.select([self._read], [], [], seconds)
+        return self.number is not None
+
+    @property
+    def exit_code(self) -> int:
+        """128 + the number of the signal that came."""
+        assert self.number is not None
+        return 128 + self.number
 
 
 @contextmanager

@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from pddbench.deploy.emulator.blocks import block_hashes
 from pddbench.deploy.emulator.launch import launch
 from pddbench.deploy.emulator.tokens import expected_tokens, word
 from pddbench.errors import InputError, WorldError
+from pddbench.runner.signals import Waiter
 
 pytestmark = pytest.mark.slow
 
@@ -243,3 +245,16 @@ async def test_other_hand_offs_are_exact_live(name):
             assert handoff["mode"] == name and handoff["token"] > 10
             assert handoff["rounds"] > 1 or name != "catch_up"
         running.check()
+
+
+def test_a_signal_ends_it_whenever_it_comes():
+    """A handler that waits for a lock which its own thread holds never returns: `up` would hang for ever."""
+    waiter = Waiter()
+    try:
+        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGTERM)).start()
+        assert waiter.wait(30.0) and waiter.exit_code == 143
+        os.kill(os.getpid(), signal.SIGINT)
+        assert waiter.wait(30.0) and waiter.exit_code == 143, "the first one counts"
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
