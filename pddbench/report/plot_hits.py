@@ -52,4 +52,12 @@ def _draw(axes: Any, number: int, name: str, planned: Floats, served: Floats) ->
     label = f"{plot.escape(name)}: {len(planned) - less - more} as planned, {less} hit less, {more} more"
     colour = plot.COLOURS[number % len(plot.COLOURS)]
     mark = _MARKS[number % len(_MARKS)]
+    planned, served = _apart(planned, served)
     axes.scatter(planned, served, s=14, marker=mark, facecolors="none", edgecolors=colour, linewidths=0.8, label=label)
+
+
+def _apart(planned: Floats, served: Floats) -> tuple[Floats, Floats]:
+    """One of all points that would be drawn on the same dot (a 400th of a decade): the picture is the same."""
+    dots = np.rint(np.log10(np.column_stack([planned, served])) * 400)
+    _, first = np.unique(dots, axis=0, return_index=True)
+    return planned[first], served[first]

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pddbench.runfolder.schema import ROLES, arrow_schema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 class RoleLog:
@@ -27,7 +30,7 @@ class RoleLog:
         self._tokens.append(tokens)
         self._bytes.append(n_bytes)
 
-    def save(self, path: Path, arm: str, repeat: int, request_ids: Sequence[str], t0_ns: int) -> None:
+    def save(self, path: Path, arm: str, repeat: int, request_ids: pa.Array, t0_ns: int) -> None:
         """Write all events in order of time; request `rid` has the id `request_ids[rid]`."""
         import numpy as np
         import pyarrow as pa
@@ -38,7 +41,7 @@ class RoleLog:
         t_ns = np.rint(np.array(self._times_s) * 1e9).astype(np.int64) - t0_ns
         names = pa.array(list(self._names), pa.string())
         columns = {
-            "request_id": pa.array(request_ids, pa.string()).take(pa.array(np.array(self._rids, dtype=np.int64))),
+            "request_id": request_ids.take(pa.array(np.array(self._rids, dtype=np.int64))),
             "arm": pa.array([arm] * count, pa.string()),
             "repeat": pa.array(np.full(count, repeat, dtype=np.int32)),
             "t_ns": pa.array(t_ns),

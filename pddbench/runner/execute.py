@@ -80,6 +80,7 @@ def execute_simulated(
     from pddbench.runfolder.finish import clear, save_plan
     from pddbench.runfolder.roles import RoleLog
     from pddbench.runner.simulate import counted_run, save_counted, spool_arm
+    from pddbench.runner.virtual_client import Manners
     from pddbench.workload.history import Replies
 
     setups = {setup.name: setup for setup in prepared.arms}
@@ -95,7 +96,8 @@ def execute_simulated(
                 save_plan(folder, repeat, prepared.plan)
                 replies = Replies(prepared.plan) if prepared.plan.history == "live" else None
                 bodies = writer_of(setup, prepared.plan, salts[repeat], replies)
-                spool_arm(folder, arm, repeat, setup.spec, prepared.plan, bodies, setup.chat, replies)
+                manners = Manners.of(prepared.experiment.workload)
+                spool_arm(folder, arm, repeat, setup.spec, prepared.plan, bodies, setup.chat, replies, manners)
             else:
                 roles = RoleLog()
                 run = counted_run(setup, prepared.plan, prepared.experiment, roles)

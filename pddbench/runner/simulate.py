@@ -8,25 +8,28 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pddbench.deploy.emulator import observe, openai
 from pddbench.deploy.emulator.live import Live
-from pddbench.deploy.emulator.messages import Failed, Finish, Message, Tokens
+from pddbench.deploy.emulator.messages import Cancel, Failed, Finish, Message, Tokens
 from pddbench.deploy.emulator.spec import EmulatorSpec
 from pddbench.deploy.emulator.virtual import VirtualDeployment
 from pddbench.errors import InputError
 from pddbench.replay import frames
-from pddbench.replay.engine import LEAD_NS, keep_reply
-from pddbench.replay.schedule import Schedule, Times
+from pddbench.replay.engine import keep_reply
+from pddbench.replay.schedule import Times
 from pddbench.replay.spool import SpoolWriter
-from pddbench.replay.stream import Facts, Read, interpret
+from pddbench.replay.stream import Ending, Facts, Read, interpret
 from pddbench.runfolder.events import ChunkRuns, chunk_runs_table, events_writer
-from pddbench.runner.counted import CountedRun, table
+from pddbench.runner.counted import table
+from pddbench.runner.counting import CountedRun
+from pddbench.runner.virtual_client import Manners, VirtualClient
 from pddbench.workload.history import Replies
-from pddbench.workload.plan import BEFORE_START, NS, Plan
+from pddbench.workload.plan import Plan
 from pddbench.workload.requests import as_columns
 
 if TYPE_CHECKING:
@@ -35,7 +38,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from pddbench.runfolder.roles import RoleLog
-    from pddbench.runner.counted import Chunks
+    from pddbench.runner.counting import Chunks
     from pddbench.runner.prepare import ArmSetup
     from pddbench.trace.model import Trace
     from pddbench.workload.experiment import Experiment
@@ -44,10 +47,22 @@ Bodies = Callable[[int], bytes]
 
 
 def simulate_arm(
-    spec: EmulatorSpec, plan: Plan, bodies: Bodies, chat: bool, spool: SpoolWriter, replies: Replies | None = None
+    spec: EmulatorSpec,
+    plan: Plan,
+    bodies: Bodies,
+    chat: bool,
+    spool: SpoolWriter,
+    replies: Replies | None = None,
+    manners: Manners | None = None,
 ) -> None:
-    """Replay `plan` on a virtual deployment into `spool`, warm-ups first as live; `replies` as in `ReplayJob`."""
-    _Simulation(spec, plan, bodies, chat, spool, replies).run()
+    """Replay `plan` on a virtual deployment into `spool`, warm-ups first as live; `replies` as in `ReplayJob`.
+
+    Live history abandons a session whose reply is lost, whatever `manners` say.
+    """
+    manners = manners or Manners()
+    if replies is not None:
+        manners = replace(manners, abandon=True)
+    _Simulation(spec, plan, bodies, chat, spool, replies, manners).run()
 
 
 class _Deployment(VirtualDeployment):
@@ -60,75 +75,53 @@ class _Deployment(VirtualDeployment):
     def _on_reply(self, message: Message) -> None:
         if isinstance(message, Tokens):
             for rid, index, token in message.rows:
-                self.live[rid].token(message.stage, index, token)
-        elif isinstance(message, Finish):
-            self.live[message.rid].reply.finish = message
-            self.live[message.rid].close_if_complete()
-        elif isinstance(message, Failed):
-            self.live[message.rid].fail(message.reason)
+                if rid in self.live:  # else its client is gone
+                    self.live[rid].token(message.stage, index, token)
+        elif isinstance(message, Finish | Failed) and message.rid in self.live:
+            live = self.live[message.rid]
+            if isinstance(message, Finish):
+                live.reply.finish = message
+                live.close_if_complete()
+            else:
+                live.fail(message.reason)
+
+    def forget(self, rid: int) -> None:
+        """An answer is over."""
+        del self.live[rid], self.answers[rid]
+
+    def leave(self, rid: int) -> None:
+        """The client of an answer goes away now."""
+        self.a.on_message(Cancel(rid))
 
 
-class _Simulation:
+class _Simulation(VirtualClient):
     """One arm, one repeat."""
 
     def __init__(
-        self, spec: EmulatorSpec, plan: Plan, bodies: Bodies, chat: bool, spool: SpoolWriter, replies: Replies | None
+        self,
+        spec: EmulatorSpec,
+        plan: Plan,
+        bodies: Bodies,
+        chat: bool,
+        spool: SpoolWriter,
+        replies: Replies | None,
+        manners: Manners,
     ) -> None:
-        self._plan, self._bodies, self._chat, self._spool, self._replies = plan, bodies, chat, spool, replies
         self._deployment = _Deployment(spec)
-        self._clock = self._deployment.clock
-        self._schedule = Schedule(plan, (), 1.0)
+        super().__init__(plan, self._deployment.clock, manners)
+        self._bodies, self._chat, self._spool, self._replies = bodies, chat, spool, replies
         self._sessions = as_columns(plan.requests).ints("session").tolist()
         self._reads: dict[int, list[Read]] = {}
-        self._until_ns: int | None = None  # end of the measured window
-        self._in_window: set[int] = set()  # due before that, and not over
-        self._open: set[int] = set()
 
     def run(self) -> None:
-        """Warm-ups, then the rest."""
-        kinds = [request.kind in BEFORE_START for request in self._plan.requests]
-        before = [index for index, early in enumerate(kinds) if early]
-        self._phase(before)
-        self._phase([index for index, early in enumerate(kinds) if not early], zero=True)
+        """See `VirtualClient.run`."""
+        super().run()
         self._spool.write(frames.Closed("complete"))
 
-    def _phase(self, indices: list[int], zero: bool = False) -> None:
-        self._schedule = Schedule(self._plan, indices, 1.0)
-        self._schedule.t0_ns = self._now_ns() + LEAD_NS
-        if zero:
-            self._spool.write(frames.Zero(self._schedule.t0_ns))
-            if self._plan.window is not None:
-                self._until_ns = self._schedule.t0_ns + self._plan.window.until_ns
-        self._open = set(indices)
-        for index in self._schedule.roots:
-            self._wait(index, self._schedule.root_times(index))
-        if self._until_ns is not None:
-            self._clock.run(self._until_ns / NS)
-            while self._in_window and self._clock.step():
-                pass
-            self._leave_the_rest()
-        else:
-            while self._open and self._clock.step():  # later events are the next phase's
-                pass
+    def _begin_measured(self) -> None:
+        self._spool.write(frames.Zero(self.t0_ns))
 
-    def _leave_the_rest(self) -> None:
-        """The window is over, and all that was due in it: what is in flight is left, the rest is not sent."""
-        for index, reads in self._reads.items():
-            self._spool.write(frames.Reads(index, reads))
-            self._spool.write(frames.Ended(index, self._now_ns(), "cancelled", "stopped while in flight"))
-        for index in sorted(self._open - self._reads.keys()):
-            self._spool.write(frames.NotSent(index, "run_ended", None, None, None))
-
-    def _now_ns(self) -> int:
-        return round(self._clock.now() * NS)
-
-    def _wait(self, index: int, times: Times) -> None:
-        if self._until_ns is not None and times.due_ns < self._until_ns:
-            self._in_window.add(index)
-        self._clock.call_at(times.due_ns / NS, self._send, index, times)
-
-    def _send(self, index: int, times: Times) -> None:
-        """A request is due: an ideal client sends it at once."""
+    def _submit(self, index: int, times: Times) -> None:
         body = self._bodies(index)
         request = openai.parse(body, self._chat)
         sha256, now_ns = hashlib.sha256(body).hexdigest(), times.due_ns
@@ -138,36 +131,49 @@ class _Simulation:
         self._spool.write(frames.Answered(index, now_ns, False, now_ns, 200, "text/event-stream", ""))
         spec = self._deployment.spec
         chunks = openai.Chunks(request, f"sim-{index}", spec.served_model, 0)
-        live = Live(request, chunks, spec.tokens_per_chunk, partial(self._end, index))
+        live = Live(request, chunks, spec.tokens_per_chunk, partial(self._answered, index))
         self._deployment.live[index] = live
         reads = self._reads[index] = []
         live.attach(lambda event: reads.append((self._now_ns(), event)))
         session = self._sessions[index]
         self._deployment.submit(index, self._clock.now(), request.ids, request.max_tokens, session)
 
-    def _end(self, index: int) -> None:
-        """The reply is over; its children may be due. The events written in this very call belong to it."""
-        end_ns = self._now_ns()
-        del self._deployment.live[index], self._deployment.answers[index]
-        self._open.discard(index)
-        self._in_window.discard(index)
+    def _last_byte_ns(self, index: int) -> int:
+        reads = self._reads[index]
+        return reads[-1][0] if reads else self._flying[index]
+
+    def _answered(self, index: int) -> None:
+        """The reply is over. The events written in this very call belong to it."""
+        self._end(index, self._now_ns(), "eof", None)
+
+    def _leave(self, index: int, end_ns: int, ending: Ending, error: str) -> None:
+        self._deployment.leave(index)
+        self._record_end(index, end_ns, ending, error)
+
+    def _end(self, index: int, end_ns: int, ending: Ending, error: str | None) -> None:
+        good = self._record_end(index, end_ns, ending, error)
+        self._over(index, end_ns, good)
+
+    def _record_end(self, index: int, end_ns: int, ending: Ending, error: str | None) -> bool:
+        """Into the spool; whether the session can go on, asked for live history and to abandon sessions."""
+        self._deployment.forget(index)
         reads = self._reads.pop(index)
         self._spool.write(frames.Reads(index, reads))
-        self._spool.write(frames.Ended(index, end_ns, "eof", None))
-        if self._replies is not None and not self._keep(self._replies, index, reads):
-            for child in self._schedule.drop(index):
-                self._spool.write(frames.NotSent(child, "parent_failed", None, None, None))
-                self._open.discard(child)
-                self._replies.done(child)
-        for child, times in self._schedule.release(index, end_ns):
-            self._wait(child, times)
+        self._spool.write(frames.Ended(index, end_ns, ending, error))
+        if not self.manners.abandon:
+            return True
+        result = interpret(reads, Facts(ending, 200, "text/event-stream"))
+        good = result.outcome == "ok"
+        if self._replies is not None:
+            good = good and keep_reply(self._replies, index, result, needs_ids=not self._chat)
+            self._replies.done(index)
+        return good
 
-    def _keep(self, replies: Replies, index: int, reads: list[Read]) -> bool:
-        """Keep a reply for live history; whether there is one to go on from."""
-        result = interpret(reads, Facts("eof", 200, "text/event-stream"))
-        kept = result.outcome == "ok" and keep_reply(replies, index, result, needs_ids=not self._chat)
-        replies.done(index)
-        return kept
+    def _not_sent(self, index: int, reason: str, times: Times | None) -> None:
+        stamps = (None, None, None) if times is None else (times.scheduled_ns, times.ready_ns, times.due_ns)
+        self._spool.write(frames.NotSent(index, reason, *stamps))
+        if self._replies is not None:
+            self._replies.done(index)
 
 
 def simulated_salts(repeats: int, seed: int) -> dict[int, str]:
@@ -219,8 +225,7 @@ def counted_run(
     """An arm's run, over; `observer` sees what each role does."""
     if setup.spec is None:
         raise InputError(f"arm {setup.name!r} is not an emulated one: only those can be simulated")
-    abandon = experiment.workload.parent_failure == "abandon"
-    run = CountedRun(setup.spec, plan, chat=setup.chat, abandon=abandon, observer=observer)
+    run = CountedRun(setup.spec, plan, chat=setup.chat, manners=Manners.of(experiment.workload), observer=observer)
     run.run()
     return run
 
@@ -248,7 +253,7 @@ def save_counted(
     pq.write_table(pa.table({key: [] for key in HEALTH}, schema=arrow_schema(HEALTH)), parts["health"])
     if roles is not None:
         parts["roles"] = folder / "roles" / f"{name}.part"
-        roles.save(parts["roles"], arm, repeat, [request.request_id for request in run.plan.requests], run.t0_ns)
+        roles.save(parts["roles"], arm, repeat, as_columns(run.plan.requests).strings("request_id"), run.t0_ns)
     for part in parts.values():
         part.replace(part.with_suffix(""))
 
@@ -258,11 +263,12 @@ def _written(run: CountedRun, arm: str, repeat: int, writer: Any, group: int) ->
     import numpy as np
 
     events: list[ChunkRuns] = []
-    for request in run.plan.requests:
-        chunks = run.chunks(request.index)
+    requests = as_columns(run.plan.requests)
+    for index in range(len(requests)):
+        chunks = run.chunks(index)
         yield chunks
         gaps_us = np.rint(np.diff(chunks.ns) / 1000).astype(np.int64)
-        events.append(ChunkRuns(request.request_id, gaps_us, chunks.tokens, chunks.stages))
+        events.append(ChunkRuns(requests.request_id(index), gaps_us, chunks.tokens, chunks.stages))
         if len(events) == group:
             writer.write_table(chunk_runs_table(events, arm, repeat))
             events.clear()
@@ -278,6 +284,7 @@ def spool_arm(
     bodies: Bodies,
     chat: bool,
     replies: Replies | None = None,
+    manners: Manners | None = None,
 ) -> None:
     """Simulate one run and put its Parquet files into the run folder."""
     from pddbench.runfolder.finish import finish_arm, save_arm, spool_path
@@ -285,7 +292,7 @@ def spool_arm(
     save_arm(folder, arm, repeat, 1.0, spec.block_tokens)
     spool = SpoolWriter(spool_path(folder, arm, repeat), arm, repeat, len(plan.requests))
     try:
-        simulate_arm(spec, plan, bodies, chat, spool, replies)
+        simulate_arm(spec, plan, bodies, chat, spool, replies, manners)
     finally:
         spool.close()
     finish_arm(folder, arm, repeat)

@@ -19,6 +19,7 @@ import msgspec
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
+    import pyarrow as pa
 
 _NONE = -(2**63)
 _INTS: dict[str, Literal["i", "q"]] = {
@@ -181,6 +182,19 @@ class Requests(Sequence[PlannedRequest]):
         import numpy as np
 
         return np.frombuffer(self._ints[name], dtype=_INTS[name]).astype(np.int64)
+
+    def strings(self, name: str) -> pa.Array:
+        """A column of texts, shape (n,); `session_id` by code (see `ints`)."""
+        import pyarrow as pa
+
+        texts = self._texts[name]
+        return pa.array([texts[i] for i in range(len(texts.ends))], pa.string())
+
+    def words(self, name: str) -> pa.Array:
+        """`kind` or `phase` as strings, shape (n,)."""
+        import pyarrow as pa
+
+        return pa.array(self._words, pa.string()).take(pa.array(self.ints(name)))
 
     def is_one_of(self, column: str, words: Iterable[str]) -> npt.NDArray[np.bool_]:
         """Where `kind` or `phase` is one of `words`, shape (n,)."""

@@ -104,7 +104,14 @@ def cut_path(path: Path, blocks: int) -> Path:
     """The first `blocks` blocks of a path."""
     if not path or path[-1][2] <= blocks:
         return path
-    return [(owner, start, min(stop, blocks)) for owner, start, stop in path if start < blocks]
+    n = len(path)
+    while n and path[n - 1][1] >= blocks:
+        n -= 1
+    out = path[:n]
+    if out and out[-1][2] > blocks:
+        owner, start, _ = out[-1]
+        out[-1] = (owner, start, blocks)
+    return out
 
 
 def path_after(path: Path, blocks: int) -> Path:

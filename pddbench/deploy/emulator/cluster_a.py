@@ -79,10 +79,10 @@ class ClusterA:
         self._fabric_bytes_s = spec.fabric_gbit * 1e9 / 8
         self._md_count = spec.roles[md].count if (md := _md_role(spec)) else 0
         self.prompts = Prompts(spec, clock)
-        self._stage = {"baseline": "d", "pdd": "rld", "naive": ""}[spec.arm]
+        self.stage = {"baseline": "d", "pdd": "rld", "naive": ""}[spec.arm]
         self._relay_name = "D" if spec.arm == "baseline" else "RLD"
-        relay = spec.roles.get(self._relay_name) if self._stage else None
-        stretched = None if on_stretch is None else partial(on_stretch, self._stage)
+        relay = spec.roles.get(self._relay_name) if self.stage else None
+        stretched = None if on_stretch is None else partial(on_stretch, self.stage)
         self.decoder: Decoder | None = None
         if relay is not None:
             self.decoder = Decoder(clock, relay, self._on_step, self._on_done, stretched, spec.tokens_per_step)
@@ -207,7 +207,7 @@ class ClusterA:
         self.decoder.add(job.stream)
 
     def _on_step(self, step: Step) -> None:
-        self._to_router(Tokens(self._stage, [(stream.rid, index, token) for stream, index, token in step]))
+        self._to_router(Tokens(self.stage, [(stream.rid, index, token) for stream, index, token in step]))
 
     def _on_done(self, stream: Stream) -> None:
         self._finish(self._jobs[stream.rid])

@@ -82,9 +82,9 @@ class ClusterB:
         self._to_router, self._to_a, self._delay_s = to_router, to_a, control_delay_s
         self._role = "MD" if spec.arm == "pdd" else "D"
         self._chip = spec.roles[self._role].chip
-        self._stage = "md" if spec.arm == "pdd" else "d"
+        self.stage = "md" if spec.arm == "pdd" else "d"
         self._by_token = on_stretch is None
-        stretched = None if on_stretch is None else partial(on_stretch, self._stage)
+        stretched = None if on_stretch is None else partial(on_stretch, self.stage)
         self.decoder = Decoder(
             clock, spec.roles[self._role], self._on_step, self._on_done, stretched, spec.tokens_per_step
         )
@@ -237,7 +237,7 @@ class ClusterB:
 
     def _on_step(self, step: Step) -> None:
         rows = [(stream.rid, index, token) for stream, index, token in step]
-        self._send(self._to_router, Tokens(self._stage, rows))
+        self._send(self._to_router, Tokens(self.stage, rows))
 
     def _on_done(self, stream: Stream) -> None:
         answer = self._answers.pop(stream.rid, None)

@@ -12,12 +12,17 @@ import math
 from collections import OrderedDict
 from collections.abc import Callable
 from operator import attrgetter
+from typing import TYPE_CHECKING
 
 from pddbench.deploy.emulator.prefill import prefill_s
 from pddbench.deploy.emulator.spec import RoleSpec
-from pddbench.deploy.emulator.steps import StepLog, steps_s, steps_until
+from pddbench.deploy.emulator.steps import StepLog, ends_s, steps_s, steps_until
 from pddbench.deploy.emulator.streams import Step, Stream, Stretch
 from pddbench.wan.clock import Clock
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 _ENDING = -1
 _BY_LOAD = attrgetter("load")
@@ -148,6 +153,22 @@ class Decoder:
             instance.taken[rid] = None
             self._wake(instance)
         return True
+
+    def running(self, rid: int) -> tuple[int, npt.NDArray[np.float64]]:
+        """Of a stream in a batch that counts: the first token of its stay there, when each step since ended.
+
+        Those of the steps under way are in the future, and are there if the batch stays as it is.
+        """
+        import numpy as np
+
+        instance = self._where.get(rid)
+        stream = None if instance is None else instance.batch.get(rid)
+        if instance is None or stream is None:
+            return 0, np.empty(0)
+        done = instance.log.ends_from_s(stream.joined_step)
+        first_s = instance.first_s + instance.extra_s
+        steps = np.arange(1, max(0, instance.planned) + 1, dtype=np.float64)
+        return stream.made_before, np.concatenate([done, ends_s(instance.start_s, first_s, instance.growth_s, steps)])
 
     def lose_last(self) -> list[Stream]:
         """The last instance goes, with all KV on it; returns its streams as they stood at the end of a step."""

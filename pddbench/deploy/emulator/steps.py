@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from array import array
-from typing import TYPE_CHECKING
+from bisect import bisect_right
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import numpy as np
@@ -39,7 +40,8 @@ class StepLog:
 
     def __init__(self) -> None:
         self._runs = (array("d"), array("d"), array("d"))  # start, first step, growth
-        self._steps = array("q")
+        self._steps, self._before = array("q"), array("q")  # of each run, and before it
+        self._count = 0
         self._ends_s: npt.NDArray[np.float64] | None = None
 
     def add(self, start_s: float, first_s: float, growth_s: float, steps: int) -> None:
@@ -47,16 +49,36 @@ class StepLog:
         for values, value in zip(self._runs, (start_s, first_s, growth_s), strict=True):
             values.append(value)
         self._steps.append(steps)
+        self._before.append(self._count)
+        self._count += steps
         self._ends_s = None
 
     def ends_s(self) -> npt.NDArray[np.float64]:
         """Model time of every step's end; float64, shape (steps,)."""
         if self._ends_s is None:
-            import numpy as np
-
-            counts = np.array(self._steps, dtype=np.int64)
-            start, first, growth = (np.repeat(np.array(values), counts) for values in self._runs)
-            j = np.arange(1, len(start) + 1, dtype=np.float64)
-            j -= np.repeat(np.cumsum(counts) - counts, counts)
-            self._ends_s = start + j * first + growth * (j * (j - 1) / 2)
+            self._ends_s = self._ends_of(slice(None))
         return self._ends_s
+
+    def ends_from_s(self, step: int) -> npt.NDArray[np.float64]:
+        """The same of the steps from number `step` on, at the cost of these alone (the log may go on)."""
+        import numpy as np
+
+        if step >= self._count:
+            return np.empty(0)
+        run = bisect_right(self._before, step) - 1
+        return self._ends_of(slice(run, None))[step - self._before[run] :]
+
+    def _ends_of(self, runs: slice) -> npt.NDArray[np.float64]:
+        import numpy as np
+
+        counts = np.array(self._steps[runs], dtype=np.int64)
+        start, first, growth = (np.repeat(np.array(values[runs]), counts) for values in self._runs)
+        j = np.arange(1, len(start) + 1, dtype=np.float64)
+        j -= np.repeat(np.cumsum(counts) - counts, counts)
+        return ends_s(start, first, growth, j)
+
+
+def ends_s(start_s: Any, first_s: Any, growth_s: Any, step: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """When step number `step` (from 1 on) of a run of steps that begins at `start_s` ends."""
+    ends: npt.NDArray[np.float64] = start_s + step * first_s + growth_s * (step * (step - 1) / 2)
+    return ends

@@ -47,8 +47,13 @@ class Stream:
 
     def made_at(self, step: int, tokens_per_step: float) -> int:
         """Tokens it has made when `step` steps of its instance are over."""
-        made = self.made_before + math.floor((step - self.joined_step) * tokens_per_step + 1e-9)
+        made = self.made_before + tokens_after_steps(step - self.joined_step, tokens_per_step)
         return min(self.limit, made)
+
+
+def tokens_after_steps(steps: int, tokens_per_step: float) -> int:
+    """Whole tokens that a stream has made in so many steps."""
+    return math.floor(steps * tokens_per_step + 1e-9)
 
 
 Step = list[tuple[Stream, int, int]]  # stream, index of its new token, the token

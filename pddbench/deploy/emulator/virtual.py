@@ -6,6 +6,7 @@ counts them: when they came is read from the instances' logs afterwards, so that
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -13,10 +14,11 @@ from pddbench.deploy.emulator import observe
 from pddbench.deploy.emulator.blocks import Path, PathBook, block_hashes
 from pddbench.deploy.emulator.cluster_a import ClusterA
 from pddbench.deploy.emulator.cluster_b import ClusterB
+from pddbench.deploy.emulator.decode import Decoder
 from pddbench.deploy.emulator.messages import Cancel, Failed, Finish, Message, Submit, Tokens
 from pddbench.deploy.emulator.reply import Piece, Reply
 from pddbench.deploy.emulator.spec import EmulatorSpec
-from pddbench.deploy.emulator.streams import Stretch
+from pddbench.deploy.emulator.streams import Stretch, tokens_after_steps
 from pddbench.wan.clock import VirtualClock
 from pddbench.wan.fluid import FluidLink
 
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
 STAGES = ("p", "rld", "md", "d")
 
 
-class _World:
+class _World(ABC):
     """Clusters and a link on a virtual clock."""
 
     def __init__(
@@ -65,8 +67,9 @@ class _World:
         assert self.b is not None
         self.b.on_message(message)
 
+    @abstractmethod
     def _on_reply(self, message: Message) -> None:
-        raise NotImplementedError
+        """What a cluster sends arrives at the router."""
 
 
 class Answer:
@@ -194,8 +197,9 @@ class CountedDeployment(_World):
     def token_times_s(self, rid: int) -> tuple[npt.NDArray[np.float64], list[tuple[str, int]]]:
         """When each token of an answer reached the client, and which stages made how many of them.
 
-        float64, shape (tokens,). A token never arrives before the one before it. Raises `ValueError` when one is
-        missing or came twice.
+        float64, shape (tokens,). A token never arrives before the one before it. Of an answer under way: what its
+        batches have made so far, and may make yet (see `Decoder.running`). Raises `ValueError` when one is missing or
+        came twice.
         """
         import numpy as np
 
@@ -214,14 +218,60 @@ class CountedDeployment(_World):
         times_s = np.concatenate(parts) if parts else np.empty(0)
         return np.maximum.accumulate(times_s), stages
 
-    def _arrivals_s(self, stage: str, stretch: Stretch) -> npt.NDArray[np.float64]:
+    def token_times_so_far_s(self, rid: int) -> tuple[npt.NDArray[np.float64], list[tuple[str, int]]]:
+        """`token_times_s` of an answer under way: the tokens that have reached the client by now."""
         import numpy as np
 
+        times_s, stages = self.token_times_s(rid)
+        for stage, decoder in ((self.a.stage, self.a.decoder), (self.b.stage if self.b else "", self._b_decoder)):
+            if decoder is None or not decoder.holds(rid):
+                continue
+            first, steps_s = decoder.running(rid)
+            made = tokens_after_steps(len(steps_s), self.spec.tokens_per_step)
+            made = min(made, self.outcomes[rid].max_tokens - first)
+            if made > 0:
+                if first != len(times_s):
+                    raise ValueError(f"token {first} of request {rid} came after {len(times_s)}")
+                more_s = steps_s[steps_of_tokens(made, self.spec.tokens_per_step)]
+                times_s = np.concatenate([times_s, more_s + self.delay_s if self._far(stage) else more_s])
+                stages.append((stage, made))
+        return until(np.maximum.accumulate(times_s), stages, self.clock.now())
+
+    @property
+    def _b_decoder(self) -> Decoder | None:
+        return None if self.b is None else self.b.decoder
+
+    def _far(self, stage: str) -> bool:
+        """Whether a stage's tokens cross the link to the client."""
+        return self.spec.arm != "baseline" and stage in ("md", "d")
+
+    def _arrivals_s(self, stage: str, stretch: Stretch) -> npt.NDArray[np.float64]:
         ends_s = stretch.log.ends_s()
-        far = self.spec.arm != "baseline" and stage in ("md", "d")
         if stretch.tokens_per_step == 1:
             made_s = ends_s[stretch.step : stretch.step + stretch.count]
-        else:  # token i comes with the first step after which i + 1 tokens are made
-            steps = np.ceil(np.arange(1, stretch.count + 1) / stretch.tokens_per_step - 1e-9).astype(np.int64)
-            made_s = ends_s[stretch.step + steps - 1]
-        return made_s + self.delay_s if far else made_s
+        else:
+            made_s = ends_s[stretch.step + steps_of_tokens(stretch.count, stretch.tokens_per_step)]
+        return made_s + self.delay_s if self._far(stage) else made_s
+
+
+def steps_of_tokens(count: int, per_step: float) -> npt.NDArray[np.int64]:
+    """Which step (from 0 on) of a stay brings each of `count` tokens: the first after which that many are made."""
+    import numpy as np
+
+    steps: npt.NDArray[np.int64] = np.ceil(np.arange(1, count + 1) / per_step - 1e-9).astype(np.int64) - 1
+    return steps
+
+
+def until(
+    times_s: npt.NDArray[np.float64], stages: list[tuple[str, int]], end_s: float
+) -> tuple[npt.NDArray[np.float64], list[tuple[str, int]]]:
+    """Of token times and the stages that made them: those up to a time."""
+    import numpy as np
+
+    left = int(np.searchsorted(times_s, end_s, side="right"))
+    times_s, out = times_s[:left], []
+    for stage, count in stages:
+        if left > 0:
+            out.append((stage, min(count, left)))
+        left -= count
+    return times_s, out
