@@ -30,11 +30,13 @@ def simulate(experiment: Path, **given: Any) -> int:
 
     The run folder is that of `run`, marked as simulated; the same seed gives the same bits.
     """
+    from pddbench.deploy.presets import check_speed
     from pddbench.runner.conduct import RunOptions, conduct
     from pddbench.workload.load import check, load_experiment
 
     loaded = load_experiment(experiment)
     override(loaded, given)
+    check_speed(loaded)  # wrong in a file that `run` would refuse; here it has nothing to do
     loaded.emulator.speed = 1.0
     for arm in loaded.arm:
         arm.speed = None

@@ -188,6 +188,13 @@ def _check_limits(name: str, chosen: dict[str, Any]) -> None:
             raise InputError(f"arm {name!r}: {key} = {value:g} is out of range: {low:g} to {high:g}")
 
 
+def check_speed(experiment: Experiment) -> None:
+    """Raise `InputError` for an emulator speed that cannot be, whether it will be used or not."""
+    for arm in experiment.arm:
+        if arm.emulated is not None:
+            _check_limits(arm.name, {"speed": experiment.emulator.speed if arm.speed is None else arm.speed})
+
+
 def _model(name: str) -> Model:
     if name not in MODELS:
         raise InputError(f"[emulator] unknown model {name!r}: {suggest(name, list(MODELS))}")

@@ -61,6 +61,7 @@ def conduct(experiment: Experiment, options: RunOptions) -> int:
     if options.simulated and any(setup.spec is None for setup in prepared.arms):
         raise InputError("only emulated arms can be simulated: leave the arms with a base_url or an engine out")
     if options.simulated:
+        _no_brakes(prepared)
         _check_size(prepared, options)
     if options.serve is not None:
         from pddbench.live.server import address
@@ -104,6 +105,15 @@ def _progress(prepared: Prepared, folder: Path, options: RunOptions, listener: s
         simulated=options.simulated,
     )
     return Progress(announced, quiet=options.quiet, verbose=options.verbose, listener=listener)
+
+
+def _no_brakes(prepared: Prepared) -> None:
+    """A virtual client sends at once: a brake that was asked for must not be left out in silence."""
+    for name in ("max_start_rate", "max_concurrency"):
+        if getattr(prepared.experiment.workload, name) is not None:
+            raise InputError(
+                f"{name} brakes a live client and is not simulated: leave it out, or change the load by session_rate"
+            )
 
 
 def _check_size(prepared: Prepared, options: RunOptions) -> None:

@@ -82,6 +82,25 @@ def test_real_endpoints_are_refused(tmp_path):
     assert done.returncode == 2 and "only emulated arms" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("what", "sentence"),
+    [
+        ("[emulator]\nspeed = inf", "speed = inf is out of range"),
+        ("[emulator]\nspeed = nan", "speed = nan: must be above 0"),
+        ("[workload]\nmax_concurrency = 4", "max_concurrency brakes a live client and is not simulated"),
+        ("[workload]\nmax_start_rate = 4.0", "max_start_rate brakes a live client and is not simulated"),
+    ],
+)
+def test_what_is_not_simulated_is_refused(tmp_path, what, sentence):
+    """Without it, a figure that has no meaning, or a brake that is not there, would be taken in silence."""
+    write_trace(tmp_path / "t.trace.jsonl", small_rows(2))
+    table, line = what.split("\n")
+    text = EXPERIMENT.replace(table, what, 1) if table in EXPERIMENT else f"{EXPERIMENT}\n{what}\n"
+    (tmp_path / "e.toml").write_text(text)
+    done = typed("simulate", tmp_path / "e.toml", "--out", tmp_path / "out")
+    assert done.returncode == 2 and sentence in done.stderr, done.stderr + line
+
+
 MADE = ["body_sha256", "output_sha256", "max_gap_token"]  # the last: of equal gaps a rounded nanosecond picks one
 TIMES = [f"{name}_ns" for name in ("scheduled", "ready", "due", "sent", "first_byte", "first_chunk", "first_token",
          "second_token", "last_token", "end", "user_first_token", "max_gap", "kv_wan")]  # fmt: skip
