@@ -28,7 +28,7 @@ _COMMANDS = {
     ),
     "wan": ("pddbench.cli.wan:wan", "Probe the WAN backends; run commands over a link; shape a real device."),
     "report": ("pddbench.cli.report:report", "Print the table of a run again; write report.html and CI files."),
-    "swimlane": ("pddbench.cli.swimlane:swimlane", "Draw what each role did for a request of a simulated run."),
+    "swimlane": ("pddbench.cli.swimlane:swimlane", "Draw what each role did for a request of an emulated arm."),
     "compare": ("pddbench.cli.compare:compare", "Compare two runs, or two arms of them."),
     "check": ("pddbench.cli.check:check", "Check a finished run against thresholds (exit 99 on a breach)."),
     "capacity": ("pddbench.cli.capacity:capacity", "Find the largest load at which each arm meets its objectives."),

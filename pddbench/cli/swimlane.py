@@ -19,7 +19,7 @@ from pddbench.errors import InputError
 def swimlane(
     directory: Path, arm: str | None, repeat: int, request_id: str | None, window: str | None, out: Path | None
 ) -> int:
-    """Draw swim-lanes of a simulated run in DIR: P, the link, RLD and MD, for one request or a window of time."""
+    """Draw what P, the link, RLD and MD of an emulated arm in DIR did for one request, or in a window of time."""
     from pddbench.report.swimlane import load_roles, plot_request, plot_window
 
     if request_id is not None and window is not None:

@@ -36,10 +36,12 @@ def load_roles(folder: Path, arm: str | None, repeat: int) -> pd.DataFrame:
     """The `roles` table of one run of an arm (the only arm, if there is one). Raises `InputError`."""
     import pandas as pd
 
-    files = sorted((folder / "roles").glob("*.parquet")) if folder.is_dir() else []
+    if not folder.is_dir():
+        raise InputError(f"{folder} is not a folder: give the folder of a run")
+    files = sorted((folder / "roles").glob("*.parquet"))
     arms = sorted({file.name.rsplit(".", 2)[0] for file in files})
     if not files:
-        raise InputError(f"{folder} has no roles table: swim-lanes are drawn from simulated runs (pddbench simulate)")
+        raise InputError(f"{folder} has no roles table: swim-lanes are drawn from runs of emulated arms")
     if arm is None:
         if len(arms) > 1:
             raise InputError(f"{folder} has several arms: choose one with --arm {' | '.join(arms)}")
@@ -79,8 +81,8 @@ def plot_request(roles: pd.DataFrame, request_id: str, out: Path) -> Path:
     """One request: a lane a role. Raises `InputError` when it is not in the table."""
     rows = roles[roles["request_id"] == request_id].sort_values("t_ns", kind="stable")
     if rows.empty:
-        first = ", ".join(map(printable, roles["request_id"].head(3)))
-        raise InputError(f"request {request_id!r} is not in the roles table; it begins with {first}")
+        first = ", ".join(map(printable, roles["request_id"].drop_duplicates().head(3)))
+        raise InputError(f"request {request_id!r} is not in the roles table: give one of its ids, as {first}")
     lanes = ("P", "link", "RLD", "MD")
     figure, axes = _figure(len(lanes))
     for bar in bars(list(zip(rows["event"], rows["t_ns"] / 1e9, strict=True))):

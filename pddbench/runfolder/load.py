@@ -60,7 +60,7 @@ class Run:
 
     @cached_property
     def roles(self) -> pd.DataFrame:
-        """What each role did for each request; simulated runs only."""
+        """What each role did for each request; emulated arms only, live or simulated."""
         return _to_frame(self.table("roles"))
 
     def table(self, name: str) -> pa.Table:

@@ -80,7 +80,7 @@ HEALTH: dict[str, str] = {
     "kernel_gap_ns": "list<int64>",  # wall, our own stamp of the newest read minus the kernel's, about every 5 ms
 }
 
-# Simulated runs only; see deploy.emulator.observe.EVENTS and docs/emulator.md.
+# Emulated arms only, live or simulated; see deploy.emulator.observe.EVENTS and docs/emulator.md.
 ROLES: dict[str, str] = {
     "request_id": "string",
     "arm": "string",

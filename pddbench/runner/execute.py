@@ -77,8 +77,8 @@ def execute_simulated(
     `by_token`: every token is made and goes through the live reply code, as live history needs it; otherwise they are
     counted. `gaps`: the table `events` is written.
     """
+    from pddbench.deploy.emulator.observe import EventLog
     from pddbench.runfolder.finish import clear, save_plan
-    from pddbench.runfolder.roles import RoleLog
     from pddbench.runner.simulate import counted_run, save_counted, spool_arm
     from pddbench.runner.virtual_client import Manners
     from pddbench.workload.history import Replies
@@ -99,7 +99,7 @@ def execute_simulated(
                 manners = Manners.of(prepared.experiment.workload)
                 spool_arm(folder, arm, repeat, setup.spec, prepared.plan, bodies, setup.chat, replies, manners)
             else:
-                roles = RoleLog()
+                roles = EventLog()
                 run = counted_run(setup, prepared.plan, prepared.experiment, roles)
                 save_counted(folder, arm, repeat, run, roles, gaps)
                 del run, roles  # half a gigabyte an hour of a large deployment, before the next arm takes as much
@@ -186,6 +186,7 @@ class _Run:
                 end = self._scraped(url) if deployment is None else in_loop(lambda: self._replay(url))
                 if deployment is not None:
                     figures = deployment.stats()
+                    self._save_roles(deployment, end.t0_ns)
                     link = self._end_link(deployment, figures)
                     _save_server(self._folder, setup.name, self._repeat, end.t0_ns, figures)
             finally:
@@ -205,6 +206,22 @@ class _Run:
             self._progress.say("comparing its replies with those of a single process")
             figures += deployment.exactness(lambda: self._stop.number is not None)
         return link
+
+    def _save_roles(self, deployment: Deployment | MiniDeployment, t0_ns: int | None) -> None:
+        """What each role of an emulated deployment did, for swim-lanes."""
+        from pddbench.deploy.minipdd.launch import MiniDeployment
+        from pddbench.runfolder.roles import save_roles
+        from pddbench.runner.role_ids import ids_by_rid
+
+        if isinstance(deployment, MiniDeployment) or t0_ns is None:
+            return
+        told = deployment.roles()
+        if dropped := sum(part.dropped for part in told.parts):
+            self._progress.say(f"{self._setup.name}: {dropped:,} events of roles had no room: swim-lanes end early")
+        path = self._folder / "roles" / f"{self._setup.name}.{self._repeat}.parquet"
+        ids = ids_by_rid(self._prepared.plan, told.request_ids)
+        zero_ns = round((t0_ns - told.epoch_ns) * self._setup.speed)
+        save_roles(path, self._setup.name, self._repeat, told.parts, ids, zero_ns)
 
     def _scraped(self, url: str) -> ReplayEnd:
         """Replay against a real endpoint, with its own counters before, during and after."""
@@ -321,7 +338,7 @@ def _launched(setup: ArmSetup, stop: Stop) -> Deployment | MiniDeployment:
     from pddbench.deploy.emulator.launch import launch
 
     assert setup.spec is not None
-    return launch(setup.spec, lambda: stop.number is not None)
+    return launch(setup.spec, lambda: stop.number is not None, roles=True)
 
 
 def _warn_of_link(arm: str, deployment: Deployment | MiniDeployment) -> None:

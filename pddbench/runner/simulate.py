@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-    from pddbench.runfolder.roles import RoleLog
     from pddbench.runner.counting import Chunks
     from pddbench.runner.prepare import ArmSetup
     from pddbench.trace.model import Trace
@@ -231,7 +230,7 @@ def counted_run(
 
 
 def save_counted(
-    folder: Path, arm: str, repeat: int, run: CountedRun, roles: RoleLog | None = None, gaps: bool = True
+    folder: Path, arm: str, repeat: int, run: CountedRun, roles: observe.EventLog | None = None, gaps: bool = True
 ) -> None:
     """The Parquet files of a run whose tokens were counted; each is complete before it gets its name.
 
@@ -241,6 +240,7 @@ def save_counted(
     import pyarrow.parquet as pq
 
     from pddbench.runfolder.finish import ROWS_A_GROUP
+    from pddbench.runfolder.roles import save_roles
     from pddbench.runfolder.schema import HEALTH, arrow_schema
 
     name = f"{arm}.{repeat}.parquet"
@@ -253,7 +253,8 @@ def save_counted(
     pq.write_table(pa.table({key: [] for key in HEALTH}, schema=arrow_schema(HEALTH)), parts["health"])
     if roles is not None:
         parts["roles"] = folder / "roles" / f"{name}.part"
-        roles.save(parts["roles"], arm, repeat, as_columns(run.plan.requests).strings("request_id"), run.t0_ns)
+        request_ids = as_columns(run.plan.requests).strings("request_id")
+        save_roles(parts["roles"], arm, repeat, [roles.events()], request_ids, run.t0_ns)
     for part in parts.values():
         part.replace(part.with_suffix(""))
 

@@ -1,12 +1,12 @@
-"""Swim-lanes of a simulated run: what each role did is saved, drawn, and adds up."""
+"""Swim-lanes of emulated arms, simulated and live: what each role did is saved, drawn, and adds up."""
 
 import pandas as pd
 import pytest
 from click.testing import CliRunner
-from run_kit import small_rows, write_trace
+from run_kit import BUSY, small_rows, write_trace
 
 from pddbench.cli import cli
-from pddbench.deploy.emulator.observe import EVENTS
+from pddbench.deploy.emulator.observe import EVENTS, EventLog
 from pddbench.errors import InputError
 from pddbench.report.swimlane import bars
 
@@ -68,6 +68,42 @@ def test_it_draws(folder, tmp_path):
     assert (tmp_path / "one.png").stat().st_size > 5000 and b"<svg" in (tmp_path / "window.svg").read_bytes()
 
 
+@pytest.mark.slow
+def test_a_live_run_has_lanes_too(tmp_path):
+    """Without it, what the roles do live could only be guessed from the simulation of it."""
+    rows = small_rows(3, turns=2, tokens=3000, gap_s=0.2, start_gap_s=0.3, output=150)
+    for row in rows:  # ids that a header cannot hold as they are
+        for name in ("request_id", "prefix_of"):
+            row[name] = row[name] and f"ä {row[name]}%"
+        row["parents"] = [f"ä {parent}%" for parent in row["parents"]]
+    write_trace(tmp_path / "t.trace.jsonl", rows)
+    (tmp_path / "e.toml").write_text(EXPERIMENT + "[emulator]\nspeed = 3\n")
+    done = pddbench("run", tmp_path / "e.toml", "--out", tmp_path / "run", "--wan", "model", "--quiet", *BUSY)
+    assert done.return_value == 0, done.exception
+    done = pddbench("simulate", tmp_path / "e.toml", "--out", tmp_path / "sim", "--quiet")
+    assert done.return_value == 0, done.exception
+    (live, sent), (simulated, _) = (
+        [pd.read_parquet(tmp_path / run / name) for name in ("roles", "requests")] for run in ("run", "sim")
+    )
+    assert set(live["request_id"]) == {row["request_id"] for row in rows}
+    assert set(live["event"]) == set(simulated["event"])
+    for arm in ("pdd", "naive"):
+        queued = live[(live["arm"] == arm) & (live["event"] == "queued")].set_index("request_id")["t_ns"]
+        waited_s = (queued - sent[sent["arm"] == arm].set_index("request_id")["sent_ns"]) / 1e9
+        assert len(queued) == len(rows) and waited_s.between(0, 1).all(), "on the run's own clock"
+        assert live.loc[live["arm"] == arm, "t_ns"].is_monotonic_increasing
+    one = pddbench("swimlane", tmp_path / "run", "--arm", "pdd", "--request", "ä s1.0%", "--out", tmp_path / "one.png")
+    assert one.return_value == 0, one.exception
+
+
+def test_a_full_log_says_so():
+    """Without it, a deployment that serves for days would fill its memory, or lanes would end without a word."""
+    log = EventLog(2)
+    for rid in range(5):
+        log("queued", rid, 0.5, -1, 1, 0)
+    assert log.events().dropped == 3 and len(log.events().codes) == 2
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
@@ -90,6 +126,7 @@ def test_what_a_user_gets_wrong_is_one_sentence(folder, words, sentence):
 
 
 def test_a_folder_without_roles(tmp_path):
-    """Without it, a live run would be drawn from nothing."""
-    done = pddbench("swimlane", tmp_path)
-    assert isinstance(done.exception, InputError) and "no roles table" in str(done.exception)
+    """Without it, a run without emulated arms would be drawn from nothing, or a typo end in a traceback."""
+    for folder, sentence in ((tmp_path, "no roles table"), (tmp_path / "nowhere", "is not a folder")):
+        done = pddbench("swimlane", folder)
+        assert isinstance(done.exception, InputError) and sentence in str(done.exception)

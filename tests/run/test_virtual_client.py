@@ -1,4 +1,4 @@
-"""What a client in virtual time does besides sending: it gives up, and stops where a window ends, as a live one does."""
+"""What a client in virtual time does besides sending: it gives up, and stops at the end of a window, as a live one."""
 
 import hashlib
 

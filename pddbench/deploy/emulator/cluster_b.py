@@ -158,6 +158,7 @@ class ClusterB:
 
     def _hand_off(self, message: HandOff) -> None:
         """Recompute the KV of ids (a fixed time, then a share of a step); the final ones start the stream."""
+        self.kv_received_bytes += message.kv_bytes
         held = self._held.get(message.rid)
         if held is None:
             if message.final:  # taken before, or dropped

@@ -22,6 +22,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import msgspec
 
+from pddbench.deploy.emulator.messages import RolesTold
 from pddbench.deploy.emulator.node import ProcessSpec
 from pddbench.deploy.emulator.spec import CROSSES, EmulatorSpec
 from pddbench.errors import InputError, WorldError
@@ -173,8 +174,8 @@ def _open_link(spec: EmulatorSpec) -> Guard | None:
 class Deployment:
     """A running emulated deployment; a context manager that ends it."""
 
-    def __init__(self, spec: EmulatorSpec, stopped: Callable[[], bool]) -> None:
-        self.spec = spec
+    def __init__(self, spec: EmulatorSpec, stopped: Callable[[], bool], roles: bool = False) -> None:
+        self.spec, self._roles = spec, roles
         self._processes: list[_Process] = []
         self._facts: dict[str, Any] = {}
         listener = _listener(spec)
@@ -200,7 +201,7 @@ class Deployment:
         epoch_ns = time.monotonic_ns()
         for process in self._processes:
             host = sides["b"].address if sides and process.role == "b" else "127.0.0.1"
-            ready = process.start(ProcessSpec(self.spec, epoch_ns, dict(peers), host, listener), stopped)
+            ready = process.start(ProcessSpec(self.spec, epoch_ns, dict(peers), host, listener, self._roles), stopped)
             peers[process.role] = (host, ready.pop("port"))
             self._facts |= ready
 
@@ -251,15 +252,24 @@ class Deployment:
 
     def stats(self) -> list[tuple[str, str, float]]:
         """(process, metric, value) of all its processes; lateness in wall nanoseconds. Raises `WorldError`."""
+        figures: dict[str, dict[str, float]] = json.loads(self._asked("stats", 10.0))
+        return [(process, metric, value) for process, own in figures.items() for metric, value in own.items()]
+
+    def roles(self) -> RolesTold:
+        """What each role did for each request, if that was asked for. Raises `WorldError`."""
+        return msgspec.msgpack.decode(self._asked("roles", 60.0), type=RolesTold)
+
+    def _asked(self, path: str, timeout_s: float) -> bytes:
+        """The router's answer to a question of ours."""
         self.check()
         try:
             direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # no proxy before our own processes
-            with direct.open(f"{self.url}/stats", timeout=10) as reply:
-                figures: dict[str, dict[str, float]] = json.load(reply)
+            with direct.open(f"{self.url}/{path}", timeout=timeout_s) as reply:
+                raw: bytes = reply.read()
         except OSError as error:
             self.check()
             raise WorldError(f"the emulator at {self.url} does not answer: {error}") from error
-        return [(process, metric, value) for process, own in figures.items() for metric, value in own.items()]
+        return raw
 
     def close(self) -> None:
         """End all its processes and wait for them, then take the link down."""
@@ -278,9 +288,10 @@ class Deployment:
         self.close()
 
 
-def launch(spec: EmulatorSpec, stopped: Callable[[], bool] = lambda: False) -> Deployment:
+def launch(spec: EmulatorSpec, stopped: Callable[[], bool] = lambda: False, *, roles: bool = False) -> Deployment:
     """Start a deployment and wait until it serves. Raises `InputError` (port) or `WorldError` (a process died).
 
+    `roles`: what each role does is kept, for `Deployment.roles`.
     Ends what it has started and raises `LaunchStopped` when `stopped` says that nobody waits for it any more.
     """
-    return Deployment(spec, stopped)
+    return Deployment(spec, stopped, roles)

@@ -6,6 +6,8 @@ from typing import Any
 
 import msgspec
 
+from pddbench.deploy.emulator.observe import Events
+
 
 class _Message(msgspec.Struct, array_like=True, tag=True):
     """A message; `rid` is the router's number of a request."""
@@ -157,6 +159,27 @@ class Stats(_Message):
     figures: dict[str, float]
 
 
+class AskRoles(_Message):
+    """Router to A or B: what did you do for each request?"""
+
+    number: int
+
+
+class Roles(_Message):
+    """A or B to the router: all of it, as far as there was room."""
+
+    number: int
+    events: Events
+
+
+class RolesTold(msgspec.Struct):
+    """The router's answer to its launcher: by cluster; `request_ids[rid]` is the header `X-Request-Id` of a request."""
+
+    parts: list[Events]
+    request_ids: list[str]
+    epoch_ns: int
+
+
 Message = (
     Hello
     | Submit
@@ -174,6 +197,8 @@ Message = (
     | Gone
     | AskStats
     | Stats
+    | AskRoles
+    | Roles
 )
 FRAME_BYTES = 8  # two lengths before each message: its own and that of the filler after it
 

@@ -15,10 +15,13 @@ import msgspec
 
 from pddbench.deploy.emulator.liveclock import LiveClock
 from pddbench.deploy.emulator.messages import Hello, Message
+from pddbench.deploy.emulator.observe import EventLog
 from pddbench.deploy.emulator.spec import EmulatorSpec
 from pddbench.deploy.emulator.wire import Wire
 from pddbench.wan.backends import PACKET_BACKENDS
 from pddbench.wan.sockets import pin
+
+MOST_EVENTS = 500_000  # 20 MB; about 50,000 requests of pdd
 
 
 class ProcessSpec(msgspec.Struct):
@@ -33,6 +36,11 @@ class ProcessSpec(msgspec.Struct):
     peers: dict[str, tuple[str, int]]
     host: str = "127.0.0.1"
     listener: int = -1
+    roles: bool = False  # whether what each role does is kept, up to `MOST_EVENTS` of a cluster
+
+    def event_log(self) -> EventLog:
+        """A cluster's own; it keeps nothing unless asked."""
+        return EventLog(MOST_EVENTS if self.roles else 0)
 
     @property
     def packets(self) -> bool:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable
+
+import msgspec
 
 # event, request, model time, instance (-1: none), tokens, bytes
 Observer = Callable[[str, int, float, int, int, int], None]
@@ -27,3 +30,53 @@ EVENTS = {
 
 def ignore(event: str, rid: int, t_s: float, instance: int, tokens: int, n_bytes: int) -> None:
     """Keep nothing."""
+
+
+class Events(msgspec.Struct, array_like=True):
+    """Events as columns of one machine's bytes: `codes` (int8) into `names`, times in model seconds (double), the rest
+    int64. `dropped`: events that there was no room for."""  # fmt: skip
+
+    names: list[str]
+    codes: bytes
+    rids: bytes
+    times_s: bytes
+    instances: bytes
+    tokens: bytes
+    n_bytes: bytes
+    dropped: int
+
+
+class EventLog:
+    """An `Observer` that keeps up to `most` events (41 bytes each; None: all)."""
+
+    def __init__(self, most: int | None = None) -> None:
+        self._names: dict[str, int] = {}
+        self._most, self._dropped = most, 0
+        self._codes = array("b")
+        self._rids, self._instances, self._tokens, self._bytes = (array("q") for _ in range(4))
+        self._times_s = array("d")
+
+    def __call__(self, event: str, rid: int, t_s: float, instance: int, tokens: int, n_bytes: int) -> None:
+        """One event of request `rid`."""
+        if self._most is not None and len(self._codes) >= self._most:
+            self._dropped += 1
+            return
+        self._codes.append(self._names.setdefault(event, len(self._names)))
+        self._rids.append(rid)
+        self._times_s.append(t_s)
+        self._instances.append(instance)
+        self._tokens.append(tokens)
+        self._bytes.append(n_bytes)
+
+    def events(self) -> Events:
+        """All that was kept."""
+        return Events(
+            names=list(self._names),
+            codes=self._codes.tobytes(),
+            rids=self._rids.tobytes(),
+            times_s=self._times_s.tobytes(),
+            instances=self._instances.tobytes(),
+            tokens=self._tokens.tobytes(),
+            n_bytes=self._bytes.tobytes(),
+            dropped=self._dropped,
+        )

@@ -20,8 +20,19 @@ import msgspec
 from pddbench.deploy.emulator.cluster_a import ClusterA
 from pddbench.deploy.emulator.cluster_b import ClusterB
 from pddbench.deploy.emulator.liveclock import LiveClock
-from pddbench.deploy.emulator.messages import AskStats, Drop, HandOff, Hello, KvArrived, Message, Stats
+from pddbench.deploy.emulator.messages import (
+    AskRoles,
+    AskStats,
+    Drop,
+    HandOff,
+    Hello,
+    KvArrived,
+    Message,
+    Roles,
+    Stats,
+)
 from pddbench.deploy.emulator.node import ProcessSpec, connect, figures, listen, lost
+from pddbench.deploy.emulator.observe import ignore
 from pddbench.deploy.emulator.packets import FLOW, PacketLink
 from pddbench.deploy.emulator.spec import EmulatorSpec
 from pddbench.deploy.emulator.wire import Wire
@@ -106,8 +117,16 @@ class ProcessA:
         self._control: Wire | None = None
         self._kv: Wire | None = None
         delay_s = spec.control_delay_s
+        self._log = spec.event_log()
         self._cluster = ClusterA(
-            deployment, self.clock, self._link, self._to_router, self._to_b, self._to_b_kv, delay_s
+            deployment,
+            self.clock,
+            self._link,
+            self._to_router,
+            self._to_b,
+            self._to_b_kv,
+            delay_s,
+            observer=self._log if spec.roles else ignore,
         )
 
     async def start(self) -> int:
@@ -126,6 +145,8 @@ class ProcessA:
             wire.on_lost = lost("the router")
         elif isinstance(message, AskStats):
             wire.send(Stats(message.number, self._figures()))
+        elif isinstance(message, AskRoles):
+            wire.send(Roles(message.number, self._log.events()))
         else:
             self.clock.enter(self._cluster.on_message, message)
 
@@ -178,7 +199,11 @@ class ProcessB:
         self.clock = LiveClock(loop, deployment.speed, spec.epoch_ns)
         self._wires: dict[str, Wire] = {}
         self._spec = spec
-        self._cluster = ClusterB(deployment, self.clock, self._to_router, self._to_a, spec.control_delay_s)
+        self._log = spec.event_log()
+        observer = self._log if spec.roles else ignore
+        self._cluster = ClusterB(
+            deployment, self.clock, self._to_router, self._to_a, spec.control_delay_s, observer=observer
+        )
         self._flow_wire_bytes = 0  # filler of transfers' own connections
 
     async def start(self) -> int:
@@ -190,6 +215,8 @@ class ProcessB:
             self._introduced(wire, message.purpose)
         elif isinstance(message, AskStats):
             wire.send(Stats(message.number, self._figures()))
+        elif isinstance(message, AskRoles):
+            wire.send(Roles(message.number, self._log.events()))
         else:
             self.clock.enter(self._cluster.on_message, message)
             if isinstance(message, KvArrived) and wire is not self._wires.get("kv"):

@@ -7,6 +7,7 @@ import socket
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import msgspec
 from aiohttp import web
@@ -15,13 +16,27 @@ from pddbench.deploy.emulator import openai
 from pddbench.deploy.emulator.blocks import PathBook, block_hashes
 from pddbench.deploy.emulator.live import Live
 from pddbench.deploy.emulator.liveclock import LiveClock
-from pddbench.deploy.emulator.messages import AskStats, Cancel, Failed, Finish, Message, Stats, Submit, Tokens
-from pddbench.deploy.emulator.node import ProcessSpec, connect, figures
+from pddbench.deploy.emulator.messages import (
+    AskRoles,
+    AskStats,
+    Cancel,
+    Failed,
+    Finish,
+    Message,
+    Roles,
+    RolesTold,
+    Stats,
+    Submit,
+    Tokens,
+)
+from pddbench.deploy.emulator.node import MOST_EVENTS, ProcessSpec, connect, figures
 from pddbench.deploy.emulator.spec import EmulatorSpec
 from pddbench.deploy.emulator.wire import Wire
 
 BODY_LIMIT_BYTES = 64 << 20
 _STATS_TIMEOUT_S = 5.0
+_ROLES_TIMEOUT_S = 30.0
+_LONGEST_ID = 1000
 _BEACON_S = 0.010  # wall: the router has no timers of its own, so it watches one
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -35,7 +50,8 @@ class RouterProcess:
         self.clock = LiveClock(loop, self._deployment.speed, spec.epoch_ns)
         self._wires: dict[str, Wire] = {}
         self._live: dict[int, Live] = {}
-        self._asked: dict[int, asyncio.Future[dict[str, float]]] = {}
+        self._asked: dict[int, asyncio.Future[Any]] = {}
+        self._request_ids = [""]  # by rid, which begins at 1, as far as events are kept
         self._rids = self._questions = 0
         self._started = int(time.time())
         self._counts: Counter[str] = Counter()
@@ -56,6 +72,7 @@ class RouterProcess:
         app.router.add_get("/health", self._health)
         app.router.add_get("/stats", self._stats)
         app.router.add_get("/metrics", self._metrics)
+        app.router.add_get("/roles", self._roles)
         runner = web.AppRunner(app, access_log=None, handler_cancellation=True, read_bufsize=1 << 20)
         await runner.setup()
         site = web.SockSite(runner, socket.socket(fileno=self._spec.listener), backlog=1024)
@@ -85,6 +102,8 @@ class RouterProcess:
                 live.fail(message.reason)
         elif isinstance(message, Stats):
             self._asked.pop(message.number).set_result(message.figures)
+        elif isinstance(message, Roles):
+            self._asked.pop(message.number).set_result(message.events)
 
     def _on_tokens(self, message: Tokens) -> None:
         self._tokens[message.stage] += len(message.rows)
@@ -112,6 +131,8 @@ class RouterProcess:
             return _error(400, str(error))
         self._rids += 1
         rid, created = self._rids, int(time.time())
+        if self._spec.roles and rid < MOST_EVENTS:
+            self._request_ids.append(http.headers.get("X-Request-Id", "")[:_LONGEST_ID])
         hashes, seed = block_hashes(request.ids, self._deployment.block_tokens)
         path = self._book.path(hashes)
         submit = Submit(rid, seed, len(request.ids), request.max_tokens, path, path[0][0] if path else 0)
@@ -198,11 +219,20 @@ class RouterProcess:
         own |= {f"tokens_{stage}": float(n) for stage, n in self._tokens.items()}
         out = {"router": own}
         for name, wire in self._wires.items():
-            self._questions += 1
-            future = self._asked[self._questions] = self._loop.create_future()
-            wire.send(AskStats(self._questions))
-            out[name] = await asyncio.wait_for(future, _STATS_TIMEOUT_S)
+            out[name] = await self._ask(wire, AskStats, _STATS_TIMEOUT_S)
         return out
+
+    async def _ask(self, wire: Wire, question: type[AskStats | AskRoles], timeout_s: float) -> Any:
+        self._questions += 1
+        future = self._asked[self._questions] = self._loop.create_future()
+        wire.send(question(self._questions))
+        return await asyncio.wait_for(future, timeout_s)
+
+    async def _roles(self, _: web.Request) -> web.Response:
+        """For the launcher, after a run."""
+        parts = [await self._ask(wire, AskRoles, _ROLES_TIMEOUT_S) for wire in self._wires.values()]
+        told = RolesTold(parts, self._request_ids, self._spec.epoch_ns)
+        return web.Response(body=msgspec.msgpack.encode(told), content_type="application/msgpack")
 
 
 def _set(done: asyncio.Future[None]) -> None:
