@@ -13,7 +13,6 @@ from pddbench.deploy.emulator.blocks import block_hashes
 from pddbench.deploy.emulator.policy import kv_bytes
 from pddbench.deploy.emulator.prefill import prefill_s
 from pddbench.deploy.emulator.spec import RoleChange
-from pddbench.deploy.emulator.tokens import expected_tokens
 from pddbench.deploy.emulator.virtual import CountedDeployment, VirtualDeployment
 
 
@@ -95,52 +94,6 @@ def world_spec(kind, one_way_ms, rate_mbit, threshold_s, mechanisms, bounds, cha
     spec = with_roles(spec, **{name: bounds.get(name, {}) for name in spec.roles})
     happen = tuple(RoleChange(at, role, count) for at, role, count in changes if role in spec.roles)
     return msgspec.structs.replace(spec, changes=happen)
-
-
-def bounded(world):
-    """Watch the bounds at every event: caches within their capacity."""
-    call_at = world.clock.call_at
-
-    def checked(fn):
-        def call(*args):
-            fn(*args)
-            caches = list(world.a.prompts._caches)
-            if world.a.kv is not None:
-                caches += [directory.cache for directory in world.a.kv._directories]
-            for cache in caches:
-                assert cache.blocks == sum(run.stop - run.start for run in cache._runs.values())
-                assert cache.capacity is None or cache.blocks <= cache.capacity
-
-        return call
-
-    world.clock.call_at = lambda t, fn, *args: call_at(t, checked(fn), *args)
-
-
-@given(*WORLD)
-@settings(max_examples=300, deadline=None, phases=PHASES)
-def test_tokens_are_exact_with_any_mechanism(kind, requests, one_way_ms, rate_mbit, threshold_s, mech, bounds, changes):
-    """Breaks when any mechanism, bound or loss of a role loses, doubles or changes a token without an error."""
-    spec = world_spec(kind, one_way_ms, rate_mbit, threshold_s, mech, bounds, changes)
-    world = VirtualDeployment(spec)
-    bounded(world)
-    for rid, (at, family, prompt, output, leaves) in enumerate(requests):
-        world.submit(rid, at, [family * 1000 + i for i in range(prompt)], output)
-        if leaves is not None:
-            world.cancel(rid, at + leaves)
-    world.clock.run()
-    for rid, (*_, output, leaves) in enumerate(requests):
-        answer = world.answers[rid]
-        assert answer.tokens == expected_tokens(answer.seed, output)[: len(answer.tokens)]
-        assert answer.reply.complete or answer.error or leaves is not None
-        if answer.error:
-            assert changes or "KV" in answer.error
-    nothing_left(world)
-    if world.link is not None:
-        sent = world.a.kv_sent_bytes
-        assert world.link.delivered_bytes == pytest.approx(sent, rel=1e-6, abs=len(requests) * 4)
-    for decoder in (world.a.decoder, world.b.decoder if world.b else None):
-        if decoder is not None and decoder._role.kv_tokens is not None:
-            assert decoder.peak_kv_tokens <= decoder._role.kv_tokens + 1e-6
 
 
 @given(*WORLD)

@@ -70,7 +70,7 @@ class Transfer:
         self.path: Path = []
         self.left = 1  # flows that have not arrived
         self.landed_bytes = 0  # of flows that have
-        self.parts = 0  # flows started
+        self.parts = 0  # flows started, or not needed
         self.gone = self.arrived = False
 
 
@@ -142,10 +142,13 @@ class KvSender:
 
     def start(self, transfer: Transfer, last_part: bool) -> None:
         """Begin to send. With `kv_streaming` all layers but the last leave first, the last one when prefill ends."""
-        part = transfer.n_bytes
-        if self._spec.kv_streaming:
+        part, flow = transfer.n_bytes, transfer.number
+        if last_part and not transfer.parts:
+            transfer.left = transfer.parts = 1  # not streamed, or decided upon only now that prefill has ended
+        else:
             early = transfer.n_bytes * (self._spec.model.layers - 1) // self._spec.model.layers
             part = transfer.n_bytes - early if last_part else early
+            flow = -transfer.number if last_part else transfer.number
         if transfer.started_s < 0:
             transfer.started_s = self._clock.now()
             rid = transfer.request.rid
@@ -153,7 +156,6 @@ class KvSender:
                 "kv_start", rid, transfer.started_s, transfer.instance, transfer.offer.fresh_tokens, transfer.n_bytes
             )
         transfer.parts += 1
-        flow = -transfer.number if self._spec.kv_streaming and last_part else transfer.number
         self._link.send(flow, part, partial(self._flow_arrived, transfer, part))
 
     def _flow_arrived(self, transfer: Transfer, part: int) -> None:

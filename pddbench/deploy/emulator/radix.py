@@ -41,7 +41,7 @@ class _Run:
 class RadixCache:
     """A prefix cache of `capacity` blocks (None: no bound), where unused blocks live for `ttl_s` (None: for ever).
 
-    `on_evict(owner, stop)` tells that an owner's blocks from `stop` on are gone.
+    `on_evict(owner, stop)` tells that an owner's blocks from `stop` on are gone (0: all that it had).
     """
 
     def __init__(
@@ -189,7 +189,7 @@ class RadixCache:
     def _evict(self, run: _Run, stop: int) -> None:
         self.evicted_blocks += run.stop - stop
         if self._on_evict is not None:
-            self._on_evict(run.owner, stop)
+            self._on_evict(run.owner, stop if stop > run.start else 0)
         self._trim(run, stop)
 
     def _trim(self, run: _Run, stop: int) -> None:
