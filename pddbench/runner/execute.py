@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from pddbench.deploy.emulator.launch import LaunchStopped
+from pddbench.deploy.children import LaunchStopped
 from pddbench.errors import PddbenchError
 from pddbench.replay.split import share_of_places, share_of_rate
 from pddbench.runner import manifest
@@ -334,7 +334,7 @@ def _launched(setup: ArmSetup, stop: Stop) -> Deployment | MiniDeployment:
     if setup.mini is not None:
         from pddbench.deploy.minipdd.launch import MiniDeployment
 
-        return MiniDeployment(setup.mini)
+        return MiniDeployment(setup.mini, lambda: stop.number is not None)
     from pddbench.deploy.emulator.launch import launch
 
     assert setup.spec is not None

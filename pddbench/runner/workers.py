@@ -113,7 +113,7 @@ class _Worker:
 
     async def start(self) -> None:
         """Start the process and hand the job over."""
-        from pddbench.deploy.emulator.launch import environment
+        from pddbench.deploy.children import environment
 
         self._process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "pddbench.runner.worker",

@@ -20,29 +20,40 @@ CHIP = Chip("c", 0.4, 1.5e-5, 4e-10, 0.02, 0.001, 0.3, 1e-4, decode_c2_s=2e-8, p
 
 
 class Oracle:
-    """One decode instance, step by step. `ops`: (time, what, rid, context, limit, ids to extend), sorted."""
+    """One decode instance, step by step. `ops`: (time, what, rid, ...), sorted: `join` (context, limit, ids to extend),
+    `take`, `leave`, `look`, and `extend` (ids of a stream that is elsewhere)."""  # fmt: skip
 
     def __init__(self, role, per_step, ops):
         self.role, self.per, self.ops = role, per_step, deque(ops)
-        self.t, self.batch, self.waiting = 0.0, {}, []
+        self.t, self.batch, self.waiting, self.extends, self.looks = 0.0, {}, [], [], set()
         self.tokens, self.taken, self.preemptions, self.peak_kv = {}, {}, 0, 0.0
-        while self.ops or self.batch or self.waiting:
+        self.extended, self.looked = {}, {}
+        while self.ops or self.batch or self.waiting or self.extends:
             self.turn()
 
     def turn(self):
-        if not self.batch and not self.waiting:
+        if not self.batch and not self.waiting and not self.extends:
             self.t = max(self.t, self.ops[0][0])
         self.read(self.t, set(), set())
-        extra_s = self.admit()
+        riding, self.extends = self.extends, []
+        extra_s = sum(CHIP.extend_e1_s * tokens for _, tokens in riding) + self.admit()
         self.preempt()
-        if self.batch:
+        if self.batch or riding:
             self.step(extra_s)
+        self.extended |= {rid: self.t for rid, _ in riding}
 
     def read(self, upto, gone, taken):
         while self.ops and self.ops[0][0] <= upto:
             _, what, rid, *rest = self.ops.popleft()
             waits = next((one for one in self.waiting if one.rid == rid), None)
-            if what == "join":
+            if what == "extend":
+                self.extends.append((rid, *rest))
+            elif what == "look":
+                if waits is not None:
+                    self.looked[rid] = waits.made
+                elif rid in self.batch:
+                    self.looks.add(rid)
+            elif what == "join":
                 context, limit, extend = rest
                 self.tokens[rid] = []
                 one = SimpleNamespace(rid=rid, context=context, limit=limit, extend=extend, made=0, lost=False)
@@ -99,14 +110,17 @@ class Oracle:
             upto = min(one.limit, one.before + math.floor(one.steps * self.per + 1e-9))
             self.tokens[rid] += [self.t] * (upto - one.made)
             one.made = upto
+            if one.made < one.limit and rid in self.looks:
+                self.looked[rid] = one.made
             if one.made >= one.limit or rid in taken:
                 del self.batch[rid]
             if rid in taken:
                 self.taken[rid] = one.made
+        self.looks = set()
 
 
 def script(rng):
-    """A random script of joins, leaves and departures on one instance with random bounds."""
+    """A random script of joins, leaves, departures, looks and extends on one instance with random bounds."""
     t, ops = 0.0, []
     kv_tokens, longest = rng.choice([(None, 5000), (5200, 5000), (12_000, 5000), (320, 200), (500, 200)])
     for rid in range(rng.randint(1, 14)):
@@ -114,13 +128,17 @@ def script(rng):
         ops.append((t, "join", rid, rng.randint(10, longest), rng.randint(1, 90), rng.choice([0, 0, 30, 200])))
         if rng.random() < 0.4:
             ops.append((t + rng.random() * 3, rng.choice(["take", "leave"]), rid))
+        if rng.random() < 0.3:
+            ops.append((t + rng.random() * 3, "look", rid))
+        if rng.random() < 0.3:
+            ops.append((t + rng.random() * 4, "extend", rid, rng.randint(1, 300)))
     role = RoleSpec(CHIP, 1, kv_tokens=kv_tokens, max_batch=rng.choice([None, None, 3]))
     return role, rng.choice([1.0, 1.0, 1.7, 3.0]), sorted(ops, key=lambda op: op[0])
 
 
 def closed_form(role, per_step, ops, by_token):
-    """The same script on the engine: times of each request's tokens, what was taken, the decoder."""
-    clock, tokens, taken, stretches = VirtualClock(), {}, {}, []
+    """The same script on the engine: times of tokens, what was taken, looked at and extended, the decoder."""
+    clock, tokens, taken, stretches, extended, looked = VirtualClock(), {}, {}, [], {}, {}
 
     def on_step(step):
         for stream, _, _ in step:
@@ -135,14 +153,21 @@ def closed_form(role, per_step, ops, by_token):
     def take(rid):
         decoder.take(rid, lambda stream: taken.setdefault(rid, stream.made))
 
+    def extend(rid, ids):
+        decoder.extend(ids, lambda: extended.setdefault(rid, clock.now()))
+
+    def look(rid):
+        decoder.look(rid, lambda stream: looked.setdefault(rid, stream.made))
+
+    ways = {"join": join, "take": take, "leave": decoder.discard, "extend": extend, "look": look}
     for at, what, *rest in ops:
-        clock.call_at(at, {"join": join, "take": take, "leave": decoder.discard}[what], *rest)
+        clock.call_at(at, ways[what], *rest)
     clock.run()
     for stretch in stretches:
         steps = [math.ceil((i + 1) / per_step - 1e-9) - 1 for i in range(stretch.count)]
         assert len(tokens[stretch.rid]) == stretch.first
         tokens[stretch.rid] += [float(stretch.log.ends_s()[stretch.step + step]) for step in steps]
-    return tokens, taken, decoder
+    return tokens, taken, extended, looked, decoder
 
 
 @pytest.mark.parametrize("part", range(8))
@@ -153,7 +178,9 @@ def test_closed_form_is_step_by_step(part):
         role, per_step, ops = script(random.Random(seed))
         truth = Oracle(role, per_step, ops)
         for by_token in (False, True) if seed % 5 == 0 else (False,):
-            tokens, taken, decoder = closed_form(role, per_step, ops, by_token)
+            tokens, taken, extended, looked, decoder = closed_form(role, per_step, ops, by_token)
+            assert extended == pytest.approx(truth.extended, abs=1e-6), seed
+            assert looked == truth.looked, seed
             assert {rid: len(times) for rid, times in tokens.items()} == {
                 rid: len(times) for rid, times in truth.tokens.items()
             }, seed

@@ -11,7 +11,8 @@ import pytest
 from run_kit import BUSY, pddbench, small_rows, start, wait_for, write_trace
 
 import pddbench as package
-from pddbench.deploy.emulator.launch import LaunchStopped, launch
+from pddbench.deploy.children import LaunchStopped
+from pddbench.deploy.emulator.launch import launch
 from pddbench.deploy.presets import emulator_spec
 from pddbench.workload.experiment import Arm, Experiment, Workload
 

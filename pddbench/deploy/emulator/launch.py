@@ -6,151 +6,28 @@ them. The router's listening socket is made here, in the host's namespace: the c
 
 from __future__ import annotations
 
-import errno
 import json
-import os
-import select
-import socket
-import subprocess
-import sys
-import tempfile
 import time
-import urllib.request
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import TracebackType
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from pddbench.deploy import children
+from pddbench.deploy.children import Child
 from pddbench.deploy.emulator.messages import RolesTold
 from pddbench.deploy.emulator.node import ProcessSpec
 from pddbench.deploy.emulator.spec import CROSSES, EmulatorSpec
-from pddbench.errors import InputError, WorldError
+from pddbench.errors import WorldError
 from pddbench.text import printable
 from pddbench.wan.backends import PACKET_BACKENDS
 
 if TYPE_CHECKING:
     from pddbench.wan.guard import Guard
-    from pddbench.wan.namespaces import Side
 
-_READY_TIMEOUT_S = 60.0
-_END_TIMEOUT_S = 5.0
-_LOOK_S = 0.1
-
-
-class LaunchStopped(Exception):
-    """A signal came before the deployment was up."""
-
-
-class _Process:
-    """One process of a deployment; its stdin stays open, and its end is the sign to go."""
-
-    def __init__(self, role: str, side: Side | None, pass_fds: Sequence[int]) -> None:
-        self.role = role
-        self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  (closed by `end`)
-        popen = subprocess.Popen if side is None else side.popen
-        self._popen: subprocess.Popen[bytes] = popen(
-            [sys.executable, "-m", "pddbench.deploy.emulator.process", role],
-            pass_fds=pass_fds,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            start_new_session=True,  # a Ctrl-C is for pddbench, which then ends its processes itself
-            env=environment(),
-        )
-
-    @property
-    def pid(self) -> int:
-        return self._popen.pid
-
-    def start(self, spec: ProcessSpec, stopped: Callable[[], bool]) -> dict[str, Any]:
-        """Hand over the spec; returns what it says when it is ready: its `port`, and facts of its own.
-
-        Raises `LaunchStopped` as soon as `stopped()`.
-        """
-        assert self._popen.stdin is not None
-        try:
-            self._popen.stdin.write(msgspec.json.encode(spec) + b"\n")
-            self._popen.stdin.flush()
-        except BrokenPipeError:
-            raise WorldError(self.obituary()) from None
-        ready: dict[str, Any] = json.loads(self._ready_line(stopped))
-        if "error" in ready:
-            raise WorldError(f"the emulator's {_name(self.role)} cannot start: {printable(str(ready['error']))}")
-        return ready
-
-    def _ready_line(self, stopped: Callable[[], bool]) -> bytes:
-        stdout, limit_s = self._popen.stdout, time.monotonic() + _READY_TIMEOUT_S
-        assert stdout is not None
-        while not (readable := select.select([stdout], [], [], _LOOK_S)[0]) and time.monotonic() < limit_s:
-            if stopped():
-                raise LaunchStopped
-        line = stdout.readline() if readable else b""
-        if not line:
-            raise WorldError(self.obituary())
-        return line
-
-    def alive(self) -> bool:
-        return self._popen.poll() is None
-
-    def obituary(self) -> str:
-        """Why it is not there: the last line it wrote to stderr."""
-        try:
-            self._popen.wait(1.0)
-        except subprocess.TimeoutExpired:
-            return f"the emulator's {_name(self.role)} did not get ready in {_READY_TIMEOUT_S:g} s"
-        self._errors.seek(0)
-        lines = self._errors.read()[-4096:].decode("utf-8", "replace").strip().splitlines() or ["nothing on stderr"]
-        return f"the emulator's {_name(self.role)} ended (exit {self._popen.returncode}): {printable(lines[-1])}"
-
-    def end(self) -> None:
-        """Terminate and wait."""
-        for stream in (self._popen.stdin, self._popen.stdout):
-            if stream is not None:
-                stream.close()
-        if self.alive():
-            self._popen.terminate()
-        try:
-            self._popen.wait(_END_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            self._popen.kill()
-            self._popen.wait()
-        self._errors.close()
-
-
-def _name(role: str) -> str:
-    return {"router": "router", "a": "cluster A", "b": "cluster B"}[role]
-
-
-def environment() -> dict[str, str]:
-    """The parent's, with the package importable as here."""
-    from pddbench import __file__ as package
-
-    root = os.path.dirname(os.path.dirname(os.path.abspath(package)))  # noqa: PTH100, PTH120
-    path = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
-    return {**os.environ, "PYTHONPATH": path}
-
-
-def _listener(spec: EmulatorSpec) -> socket.socket:
-    """The router's listening socket. Raises `InputError` when the address cannot be had."""
-    where = f"{spec.host}:{spec.port}"
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            spec.host, spec.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        listener = socket.socket(family, kind, protocol)
-        try:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind(address)
-            listener.listen(1024)  # here, where an address in use is the user's to know of
-        except BaseException:
-            listener.close()
-            raise
-    except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            raise InputError(f"port {where} is in use: choose another one, or 0 for any free port") from None
-        raise InputError(f"cannot listen on {where}: {printable(error.strerror or str(error))}") from None
-    return listener
+_NAMES = {"router": "the emulator's router", "a": "the emulator's cluster A", "b": "the emulator's cluster B"}
+_MODULE = "pddbench.deploy.emulator.process"
 
 
 def _open_link(spec: EmulatorSpec) -> Guard | None:
@@ -176,9 +53,9 @@ class Deployment:
 
     def __init__(self, spec: EmulatorSpec, stopped: Callable[[], bool], roles: bool = False) -> None:
         self.spec, self._roles = spec, roles
-        self._processes: list[_Process] = []
+        self._processes: dict[str, Child] = {}  # by role
         self._facts: dict[str, Any] = {}
-        listener = _listener(spec)
+        listener = children.listener(spec.host, spec.port)
         self.port: int = listener.getsockname()[1]
         self.guard: Guard | None = None
         try:
@@ -196,20 +73,24 @@ class Deployment:
         sides = {"b": link.side_b, "a": link.side_a, "router": link.side_a} if link else {}
         roles = ["a", "router"] if self.spec.arm == "baseline" else ["b", "a", "router"]
         for role in roles:
-            self._processes.append(_Process(role, sides.get(role), [listener] if role == "router" else []))
+            pass_fds = [listener] if role == "router" else []
+            self._processes[role] = Child(_NAMES[role], [_MODULE, role], sides.get(role), pass_fds)
         peers: dict[str, tuple[str, int]] = {}
         epoch_ns = time.monotonic_ns()
-        for process in self._processes:
-            host = sides["b"].address if sides and process.role == "b" else "127.0.0.1"
-            ready = process.start(ProcessSpec(self.spec, epoch_ns, dict(peers), host, listener, self._roles), stopped)
-            peers[process.role] = (host, ready.pop("port"))
+        for role, process in self._processes.items():
+            host = sides["b"].address if sides and role == "b" else "127.0.0.1"
+            told = ProcessSpec(self.spec, epoch_ns, dict(peers), host, listener, self._roles)
+            process.tell(msgspec.json.encode(told))
+            ready: dict[str, Any] = json.loads(process.first_line(stopped))
+            if "error" in ready:
+                raise WorldError(f"{process.name} cannot start: {printable(str(ready['error']))}")
+            peers[role] = (host, ready.pop("port"))
             self._facts |= ready
 
     @property
     def url(self) -> str:
         """Where the router listens, without `/v1`."""
-        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.spec.host, self.spec.host)
-        return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
+        return children.url_of(self.spec.host, self.port)
 
     @property
     def base_url(self) -> str:
@@ -220,7 +101,7 @@ class Deployment:
     def info(self) -> dict[str, Any]:
         """What it is, for a manifest."""
         spec: dict[str, Any] = msgspec.to_builtins(self.spec)
-        pids = {process.role: process.pid for process in self._processes}
+        pids = {role: process.pid for role, process in self._processes.items()}
         return spec | {"base_url": self.base_url, "port": self.port, "pids": pids} | self._facts
 
     @property
@@ -238,17 +119,7 @@ class Deployment:
 
     def check(self) -> None:
         """Raise `WorldError` when a part of it has died."""
-        if self.guard is not None and self.guard.dead:
-            raise WorldError(f"the WAN link is gone: {self.guard.problems[-1]}")
-        dead = self._obituaries()
-        if dead and all(text.endswith("was lost") for text in dead):
-            time.sleep(0.2)  # a process closes its sockets a moment before it counts as ended
-            dead = self._obituaries()
-        if dead:  # the others end because of the first: its own words say why
-            raise WorldError(next((text for text in dead if not text.endswith("was lost")), dead[0]))
-
-    def _obituaries(self) -> list[str]:
-        return [process.obituary() for process in self._processes if not process.alive()]
+        children.check_alive([*self._processes.values()], self.guard)
 
     def stats(self) -> list[tuple[str, str, float]]:
         """(process, metric, value) of all its processes; lateness in wall nanoseconds. Raises `WorldError`."""
@@ -263,19 +134,16 @@ class Deployment:
         """The router's answer to a question of ours."""
         self.check()
         try:
-            direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # no proxy before our own processes
-            with direct.open(f"{self.url}/{path}", timeout=timeout_s) as reply:
-                raw: bytes = reply.read()
+            return children.ask(f"{self.url}/{path}", timeout_s)
         except OSError as error:
             self.check()
             raise WorldError(f"the emulator at {self.url} does not answer: {error}") from error
-        return raw
 
     def close(self) -> None:
         """End all its processes and wait for them, then take the link down."""
-        for process in reversed(self._processes):
+        for process in reversed(self._processes.values()):
             process.end()
-        self._processes = []
+        self._processes = {}
         if self.guard is not None:
             self.guard.close()
 

@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import importlib.util
 import json
-import os
 import secrets
-import select
 import shutil
-import socket
-import subprocess
-import sys
 import tempfile
 import time
 import urllib.error
-import urllib.request
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any
+from typing import Any
 
 import msgspec
 
+from pddbench.deploy import children
+from pddbench.deploy.children import Child
 from pddbench.deploy.gguf import write_tiny_llama
 from pddbench.deploy.minipdd.spec import ROLES, SHAPE, MiniSpec, Part
 from pddbench.errors import InputError, WorldError
@@ -32,9 +27,6 @@ from pddbench.wan.guard import Guard
 from pddbench.wan.namespaces import Side
 from pddbench.wan.openlink import WanLink, open_link
 
-_ROOT = Path(__file__).resolve().parents[3]
-_READY_TIMEOUT_S = 60.0
-_END_TIMEOUT_S = 5.0
 _ANSWER_TIMEOUT_S = 600.0  # one answer again by the single process, on a busy host
 
 
@@ -44,87 +36,21 @@ def require_engine() -> None:
         raise InputError("engine 'llamacpp' needs the xllamacpp package: pip install 'pddbench[live]'")
 
 
-class _Process:
-    """One process of a deployment, in a side of the link or in the host's own network (`side` None)."""
-
-    def __init__(self, name: str, argv: Sequence[str], side: Side | None, pass_fds: Sequence[int] = ()) -> None:
-        self.name = name
-        self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  (closed by `end`)
-        start = subprocess.Popen if side is None else side.popen
-        path = os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-        self._popen: subprocess.Popen[bytes] = start(
-            [sys.executable, "-m", *argv],
-            pass_fds=pass_fds,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            start_new_session=True,  # a Ctrl-C is for pddbench, which then ends its processes itself
-            env={**os.environ, "PYTHONPATH": path},
-        )
-
-    @property
-    def pid(self) -> int:
-        return self._popen.pid
-
-    def tell(self, line: bytes) -> None:
-        """One line on its stdin."""
-        assert self._popen.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # `first_line` says why it has gone
-            self._popen.stdin.write(line + b"\n")
-            self._popen.stdin.flush()
-
-    def first_line(self) -> str:
-        """What it says when it is ready. Raises `WorldError`."""
-        stdout = self._popen.stdout
-        assert stdout is not None
-        readable, _, _ = select.select([stdout], [], [], _READY_TIMEOUT_S)
-        line = stdout.readline().decode(errors="replace").strip() if readable else ""
-        if not line:
-            raise WorldError(self.obituary())
-        return line
-
-    def alive(self) -> bool:
-        return self._popen.poll() is None
-
-    def obituary(self) -> str:
-        """Why it is not there: the last line it wrote to stderr."""
-        try:
-            self._popen.wait(1.0)
-        except subprocess.TimeoutExpired:
-            return f"{self.name} did not get ready in {_READY_TIMEOUT_S:g} s"
-        self._errors.seek(0)
-        lines = self._errors.read()[-4096:].decode("utf-8", "replace").strip().splitlines() or ["nothing on stderr"]
-        return f"{self.name} ended (exit {self._popen.returncode}): {printable(lines[-1])}"
-
-    def end(self) -> None:
-        """Terminate and wait."""
-        for stream in (self._popen.stdin, self._popen.stdout):
-            if stream is not None:
-                stream.close()
-        if self.alive():
-            self._popen.terminate()
-        try:
-            self._popen.wait(_END_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            self._popen.kill()
-            self._popen.wait()
-        self._errors.close()
-
-
 class MiniDeployment:
     """A running miniature deployment; a context manager that ends it and takes the link down."""
 
-    def __init__(self, spec: MiniSpec) -> None:
+    def __init__(self, spec: MiniSpec, stopped: Callable[[], bool] = lambda: False) -> None:
+        """Start it and wait until it serves; ends what was started, and raises `LaunchStopped`, when `stopped()`."""
         require_engine()
-        self.spec = spec
+        self.spec, self._stopped = spec, stopped
         self._stack = contextlib.ExitStack()
-        self._processes: list[_Process] = []
+        self._processes: list[Child] = []
         self._single: str | None = None
         self.link: WanLink | None = None
         self._guard: Guard | None = None
         self._token = secrets.token_hex(16)
         try:
-            self._listener = self._stack.enter_context(_listen(spec.host, spec.port))
+            self._listener = self._stack.enter_context(children.listener(spec.host, spec.port))
             self.port: int = self._listener.getsockname()[1]
             self._folder = Path(tempfile.mkdtemp(prefix="pddbench-mini-"))
             self._stack.callback(shutil.rmtree, self._folder, ignore_errors=True)
@@ -153,7 +79,7 @@ class MiniDeployment:
         for name in ("a", "b"):
             (self._folder / name).mkdir()
         engines = {role: self._engine(role, "b" if role in in_b else "a", self.spec.slots) for role in roles}
-        urls = {role: engine.first_line() for role, engine in engines.items()}
+        urls = {role: engine.first_line(self._stopped) for role, engine in engines.items()}
         epoch_ns = time.monotonic_ns()
         peer = None
         if in_b:
@@ -173,12 +99,12 @@ class MiniDeployment:
     def _side(self, name: str) -> Side | None:
         return None if self.link is None else {"a": self.link.side_a, "b": self.link.side_b}[name]
 
-    def _begin(self, name: str, argv: Sequence[str], side: str, pass_fds: Sequence[int] = ()) -> _Process:
-        process = _Process(name, argv, self._side(side), pass_fds)
+    def _begin(self, name: str, argv: Sequence[str], side: str, pass_fds: Sequence[int] = ()) -> Child:
+        process = Child(name, argv, self._side(side), pass_fds)
         self._processes.append(process)
         return process
 
-    def _engine(self, role: str, side: str, slots: int) -> _Process:
+    def _engine(self, role: str, side: str, slots: int) -> Child:
         spec = self.spec
         argv = [
             "pddbench.deploy.minipdd.engine", self._model, "--slots", str(slots), "--context-tokens",
@@ -191,14 +117,13 @@ class MiniDeployment:
         """Start one of our processes; the port it listens on."""
         process = self._begin(f"cluster {name.upper()}", ["pddbench.deploy.minipdd.process", name], name, pass_fds)
         process.tell(msgspec.json.encode(part))
-        port: int = json.loads(process.first_line())["port"]
+        port: int = json.loads(process.first_line(self._stopped))["port"]
         return port
 
     @property
     def url(self) -> str:
         """Where the front listens, without `/v1`."""
-        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.spec.host, self.spec.host)
-        return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
+        return children.url_of(self.spec.host, self.port)
 
     @property
     def base_url(self) -> str:
@@ -244,11 +169,7 @@ class MiniDeployment:
 
     def check(self) -> None:
         """Raise `WorldError` when a part of it has died."""
-        if self._guard is not None and self._guard.dead:
-            raise WorldError(f"the WAN link is gone: {self._guard.problems[-1]}")
-        dead = [process.obituary() for process in self._processes if not process.alive()]
-        if dead:  # the others end because of the first: its own words say why
-            raise WorldError(next((text for text in dead if not text.endswith("was lost")), dead[0]))
+        children.check_alive(self._processes, self._guard)
 
     def stats(self) -> list[tuple[str, str, float]]:
         """(process, metric, value): what the front counted."""
@@ -275,9 +196,7 @@ class MiniDeployment:
         self.check()
         data = None if body is None else json.dumps(body).encode()
         try:
-            direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # no proxy before our own processes
-            with direct.open(urllib.request.Request(self.url + path, data), timeout=_ANSWER_TIMEOUT_S) as reply:
-                return json.load(reply)
+            return json.loads(children.ask(self.url + path, _ANSWER_TIMEOUT_S, data))
         except urllib.error.HTTPError as error:
             said = json.loads(error.read() or b"{}").get("error", {}).get("message", error)
             raise WorldError(f"the deployment at {self.url}{path}: {printable(str(said))}") from error
@@ -299,13 +218,3 @@ class MiniDeployment:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    """A socket of the host's own network, which cluster A inherits: clients do not come over the link."""
-    try:
-        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
-    except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            raise InputError(f"port {host}:{port} is in use: choose another one, or 0 for any free port") from None
-        raise InputError(f"cannot listen on {host}:{port}: {error.strerror or error}") from None
