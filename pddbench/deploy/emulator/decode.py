@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 _ENDING = -1
+_NEAR_TOKENS = 1e-6  # fractions of tokens (MTP) add up to a whole that fits, however they are rounded
 _BY_LOAD = attrgetter("load")
 
 
@@ -71,7 +72,7 @@ class Decoder:
         self._on_step, self._on_done, self._on_stretch = on_step, on_done, on_stretch
         self._by_token = on_stretch is None
         self._per_step = tokens_per_step
-        self._capacity = math.inf if role.kv_tokens is None else float(role.kv_tokens)
+        self._capacity = math.inf if role.kv_tokens is None else role.kv_tokens + _NEAR_TOKENS
         self._max_batch = math.inf if role.max_batch is None else role.max_batch
         self._instances = [_Instance(number) for number in range(role.count)]
         self._alive = list(self._instances)
