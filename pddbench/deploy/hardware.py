@@ -16,8 +16,19 @@ BANDWIDTH_SHARE = 0.7
 CHIPS_AN_INSTANCE = 8
 
 
+class Price(msgspec.Struct, frozen=True):
+    """What somebody asks in public for an hour of one chip, and when. A list price, not what anybody pays."""
+
+    amount: float
+    currency: str
+    source: str
+
+
 class Figures(msgspec.Struct, frozen=True):
-    """Of one chip: peak dense BF16 compute, memory, memory bandwidth, interconnect between the chips of a server."""
+    """Of one chip: peak dense BF16 compute, memory, memory bandwidth, interconnect between the chips of a server.
+
+    `price` None: none was found in public.
+    """
 
     name: str
     peak_tflops: float
@@ -25,6 +36,7 @@ class Figures(msgspec.Struct, frozen=True):
     memory_tb_s: float
     interconnect_gb_s: float
     source: str
+    price: Price | None = None
 
 
 class Network(msgspec.Struct, frozen=True):
@@ -38,10 +50,20 @@ class Network(msgspec.Struct, frozen=True):
     source: str
 
 
-H20 = Figures("H20", 148, 96, 4.0, 900, "148 BF16 TFLOPS and 4.0 TB/s (CLAIMS); 96 GB, NVLink 900 GB/s: data sheet")
+H20 = Figures(
+    "H20", 148, 96, 4.0, 900, "148 BF16 TFLOPS and 4.0 TB/s (CLAIMS); 96 GB, NVLink 900 GB/s: data sheet",
+    Price(7.5, "CNY", "one seller (Compshare) in the data set brian8808/gpu-price-index, undated, seen 2026-11-29"),
+)  # fmt: skip
 H800 = Figures("H800", 989, 80, 3.35, 400, "989 BF16 TFLOPS and 3.35 TB/s (CLAIMS); 80 GB, NVLink 400 GB/s: data sheet")
-H200 = Figures("H200", 989, 141, 4.8, 900, "data sheet: 989 dense BF16 TFLOPS, 141 GB, 4.8 TB/s, NVLink 900 GB/s")
-HARDWARE = {figures.name: figures for figures in (H20, H800, H200)}
+H100 = Figures(
+    "H100", 989, 80, 3.35, 900, "data sheet (SXM): 989 dense BF16 TFLOPS, 80 GB, 3.35 TB/s, NVLink 900 GB/s",
+    Price(6.88, "USD", "AWS p5.48xlarge on demand, us-east-1, 55.04 an hour for eight, 2026-11-09"),
+)  # fmt: skip
+H200 = Figures(
+    "H200", 989, 141, 4.8, 900, "data sheet: 989 dense BF16 TFLOPS, 141 GB, 4.8 TB/s, NVLink 900 GB/s",
+    Price(7.912, "USD", "AWS p5en.48xlarge on demand, us-east-1, 63.296 an hour for eight, 2026-08-06"),
+)  # fmt: skip
+HARDWARE = {figures.name: figures for figures in (H20, H800, H100, H200)}
 
 # MLA without absorption: 61 layers x 128 heads x (192 for the scores + 128 for the values) x 2 FLOP
 R1 = Network(
@@ -100,3 +122,42 @@ def stage_figures(figures: Figures) -> dict[str, float]:
         "kv_tokens": float(kv_memory_tokens(figures)),
         "flop_a_byte": figures.peak_tflops / figures.memory_tb_s,
     }
+
+
+class StageCosts(msgspec.Struct, frozen=True):
+    """Of a million tokens, in the currency of the price: un-hit ones prefilled, and decoded ones (see above)."""
+
+    prefill: float
+    decode: float
+
+
+def _hours(figures: Figures) -> StageCosts:
+    """Chip hours of a million tokens of each stage."""
+    found = stage_figures(figures)
+    prefill_s, decode_s = found["prefill_s"] / 6554, found["decode_ms"] / 1e3 / 16
+    return StageCosts(*(seconds * CHIPS_AN_INSTANCE * 1e6 / 3600 for seconds in (prefill_s, decode_s)))
+
+
+def stage_costs(figures: Figures) -> StageCosts | None:
+    """What a million tokens cost at the list price; None without one."""
+    if figures.price is None:
+        return None
+    hours = _hours(figures)
+    return StageCosts(hours.prefill * figures.price.amount, hours.decode * figures.price.amount)
+
+
+def break_even(figures: Figures, other: Figures) -> StageCosts:
+    """For each stage: the share of the other chip's price below which this one is the cheaper one."""
+    mine, its = _hours(figures), _hours(other)
+    return StageCosts(its.prefill / mine.prefill, its.decode / mine.decode)
+
+
+def no_price(chip: str) -> str:
+    """What to do about a chip of an experiment that has no price, in one clause."""
+    figures = next((one for name, one in HARDWARE.items() if chip == f"{name}x{CHIPS_AN_INSTANCE}"), None)
+    if figures is None or figures.price is None:
+        return f"give [cost] chips one for {chip!r}: no public one is known"
+    price = figures.price
+    whole = price.amount * CHIPS_AN_INSTANCE
+    asked = f"in public {whole:.4g} {price.currency} an hour were asked ({price.source})"
+    return f"give [cost] chips one for {chip!r}; {asked}"

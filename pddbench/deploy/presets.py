@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from pddbench.deploy.emulator.spec import Chip, EmulatorSpec, Model, RoleChange, RoleSpec
-from pddbench.deploy.hardware import HARDWARE, roofline
+from pddbench.deploy.hardware import HARDWARE, no_price, roofline
 from pddbench.errors import InputError, suggest
 from pddbench.wan.backends import PACKET_BACKENDS
 from pddbench.wan.link import resolve_link, wire_link
@@ -226,7 +226,7 @@ def _role(arm: str, role: str, given: Role, experiment: Experiment) -> RoleSpec:
     if not 1 <= count <= 10_000:
         raise InputError(f"arm {arm!r}, role {role}: count = {count} is out of range: 1 to 10000")
     if experiment.cost.chips and chip not in experiment.cost.chips:
-        raise InputError(f"arm {arm!r}, role {role}: [cost] chips has no price for chip {chip!r}")
+        raise InputError(f"arm {arm!r}, role {role}: chip {chip!r} has no price: {no_price(chip)}")
     bounds = {key: value for key in _ROLE_LIMITS if (value := getattr(given, key)) is not None}
     for key, value in bounds.items():
         low, high = _ROLE_LIMITS[key]

@@ -8,7 +8,7 @@ import pytest
 
 from pddbench.deploy import presets
 from pddbench.deploy.emulator.spec import EmulatorSpec
-from pddbench.deploy.hardware import HARDWARE, stage_figures
+from pddbench.deploy.hardware import H200, HARDWARE, break_even, stage_costs, stage_figures
 from pddbench.errors import InputError
 from pddbench.runner.simulate import simulate_frame
 from pddbench.workload.experiment import Arm, Cost, EmulatorOptions, Experiment, Mechanisms, Role, RoleChange, Workload
@@ -18,10 +18,10 @@ ROOT = Path(__file__).parents[2]
 DOCS = Path(__file__).parents[2] / "docs"
 
 
-def spec_of(arm, options=None):
+def spec_of(arm, options=None, cost=None):
     """The deployment of an arm."""
     given = Experiment(
-        name="x", workload=Workload(trace=""), arm=[arm], emulator=options or EmulatorOptions(), cost=Cost()
+        name="x", workload=Workload(trace=""), arm=[arm], emulator=options or EmulatorOptions(), cost=cost or Cost()
     )
     return presets.emulator_spec(arm, given, "model")
 
@@ -69,12 +69,37 @@ def test_the_docs_show_the_chips_as_they_are():
     text = (DOCS / "emulator.md").read_text()
     for chip in HARDWARE.values():
         figures = stage_figures(chip)
+        price = "none found" if chip.price is None else f"{chip.price.amount:g} {chip.price.currency}"
         row = (
             f"| {chip.name} | {chip.peak_tflops:g} | {chip.memory_gb:g} | {chip.memory_tb_s:g} | "
-            f"{chip.interconnect_gb_s:g} | {figures['flop_a_byte']:.0f} | {figures['prefill_s']:.2f} | "
+            f"{chip.interconnect_gb_s:g} | {price} | {figures['flop_a_byte']:.0f} | {figures['prefill_s']:.2f} | "
             f"{figures['decode_ms']:.1f} | {figures['kv_tokens'] / 1e6:.1f} |"
         )
         assert row in text
+        costs, even = stage_costs(chip), break_even(chip, H200)
+        cells = ["–", "–"]
+        if costs is not None:
+            cells = [f"{cost:.2f} {chip.price.currency}" for cost in (costs.prefill, costs.decode)]
+        assert f"| {chip.name} | {' | '.join(cells)} | {even.prefill:.0%} | {even.decode:.0%} |" in text
+
+
+def test_which_chip_suits_which_stage():
+    """Without it, the docs could say so of chips whose figures say otherwise, or a price could have no source."""
+    found = {name: stage_figures(chip) for name, chip in HARDWARE.items()}
+    assert found["H20"]["prefill_s"] / found["H800"]["prefill_s"] == pytest.approx(6.4, abs=0.05)
+    assert found["H20"]["decode_ms"] < found["H800"]["decode_ms"] and found["H800"]["kv_tokens"] == 0
+    even = break_even(HARDWARE["H20"], H200)
+    assert 1 / 7 < even.prefill < 1 / 6 and 0.75 < even.decode < 0.85
+    priced = [chip.price for chip in HARDWARE.values() if chip.price is not None]
+    assert len(priced) >= 3 and all(price.amount > 0 and "2026-" in price.source for price in priced)
+
+
+@pytest.mark.parametrize(("chip", "hint"), [("H200x8", "63.3 USD an hour were asked"), ("H800x8", "no public one is")])
+def test_a_chip_without_a_price_is_one_sentence(chip, hint):
+    """Without it, a cost would be computed from a price that nobody gave."""
+    arm = Arm(name="a", emulated="pdd", roles={"MD": Role(chip=chip, count=1)})
+    with pytest.raises(InputError, match=f"chip '{chip}' has no price: give .cost. chips one for '{chip}'.*{hint}"):
+        spec_of(arm, cost=Cost(chips={"A": 1.0}))
 
 
 def test_the_docs_name_every_switch():
