@@ -90,6 +90,8 @@ _LIMITS = {
     "switch_load": (0.0, 1e6),
     "fabric_gbit": (0.001, 1e6),
     "extend_us": (0.0, 1e6),
+    "ids_late_s": (0.0, 1e6),
+    "ids_lost": (0, 1 << 30),
 }
 _ROLE_LIMITS = {
     "kv_tokens": (1, 1 << 40),
@@ -98,7 +100,8 @@ _ROLE_LIMITS = {
     "cache_ttl_s": (0.0, 1e9),
 }
 _PDD_ONLY = {"policy", "relay_tokens", "route_by", "singular", "singular_tokens", "singular_output_tokens", "handoff",
-             "catch_up_tokens", "catch_up_rounds", "switch_load", "threshold_tokens"}  # fmt: skip
+             "catch_up_tokens", "catch_up_rounds", "switch_load", "threshold_tokens", "ids_late_s",
+             "ids_lost"}  # fmt: skip
 
 
 def emulator_spec(arm: Arm, experiment: Experiment, wan_backend: str = "model") -> EmulatorSpec:

@@ -37,6 +37,7 @@ _SWITCHES = {
     "kv_streaming": [True],
     "cancel_finished": [True],
     "switch_load": [1.5],
+    "ids_late_s": [0.3, 7.0],
 }
 _BOUNDS = {"count": [1, 1, 2, 4], "kv_tokens": [1160, 1400, 2000], "max_batch": [1, 3], "cache_tokens": [0, 640, 1500],
            "cache_ttl_s": [0.5, 2.0]}  # fmt: skip

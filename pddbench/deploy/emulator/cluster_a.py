@@ -11,6 +11,7 @@ from pddbench.deploy.emulator.handoff import HandOffs
 from pddbench.deploy.emulator.kv import KvLink, KvSender, Transfer
 from pddbench.deploy.emulator.messages import (
     Cancel,
+    Change,
     Drop,
     Extended,
     Failed,
@@ -91,7 +92,8 @@ class ClusterA:
             self.kv = KvSender(spec, clock, link, to_b_kv, control_delay_s, observer)
         self.handoffs: HandOffs | None = None
         if self.decoder is not None and self.kv is not None:
-            self.handoffs = HandOffs(spec, clock, self.decoder, self.kv, self._later(to_b), self._given_up, observer)
+            self._to_b, self._ids_sent = to_b, 0
+            self.handoffs = HandOffs(spec, clock, self.decoder, self.kv, self._send_ids, self._given_up, observer)
         for change in spec.changes:
             clock.call_at(change.at_s, self._change, change.role, change.count)
 
@@ -107,6 +109,8 @@ class ClusterA:
             self.handoffs.took(message.rid)
         elif isinstance(message, Extended) and self.handoffs is not None:
             self.handoffs.extended(message.rid)
+        elif isinstance(message, Change):
+            self._change(message.role, message.count)
 
     @property
     def kv_sent_bytes(self) -> int:
@@ -262,8 +266,12 @@ class ClusterA:
         self._to_router(Failed(rid, reason))
         self._send_later(self._to_b_kv, Drop(rid))
 
-    def _later(self, send: Callable[[Message], None]) -> Callable[[Message], None]:
-        return partial(self._send_later, send)
+    def _send_ids(self, message: Message) -> None:
+        """Ids on their way to MD, unless they are to get lost or be late on purpose."""
+        self._ids_sent += 1
+        if not self._spec.ids_lost or self._ids_sent % self._spec.ids_lost:
+            due_s = self._clock.now() + self._delay_s + self._spec.ids_late_s
+            self._clock.call_at(due_s, self._to_b, message)
 
     def _send_later(self, send: Callable[[Message], None], message: Message) -> None:
         """A control message: one way of the link."""

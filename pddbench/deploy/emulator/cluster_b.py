@@ -9,6 +9,7 @@ from typing import Any
 from pddbench.deploy.emulator import observe
 from pddbench.deploy.emulator.decode import Decoder
 from pddbench.deploy.emulator.messages import (
+    Change,
     Drop,
     Evict,
     Extended,
@@ -111,6 +112,8 @@ class ClusterB:
             self._arrived.add(message.transfer)
         elif isinstance(message, Evict):
             self._store(message.instance).cut(message.owner, message.stop)
+        elif isinstance(message, Change) and message.role == self._role:
+            self._change(message.count)
 
     def _store(self, instance: int) -> Store:
         return self._stores.setdefault(instance, Store())

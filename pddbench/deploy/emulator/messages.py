@@ -146,6 +146,13 @@ class Gone(_Message):
     transfer: int
 
 
+class Change(_Message):
+    """Router to A and B: instances of a role are lost (`count` below 0) or added, now."""
+
+    role: str
+    count: int
+
+
 class AskStats(_Message):
     """Router to A or B: how are you?"""
 
@@ -195,6 +202,7 @@ Message = (
     | Evict
     | Drop
     | Gone
+    | Change
     | AskStats
     | Stats
     | AskRoles

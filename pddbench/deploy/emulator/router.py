@@ -20,6 +20,7 @@ from pddbench.deploy.emulator.messages import (
     AskRoles,
     AskStats,
     Cancel,
+    Change,
     Failed,
     Finish,
     Message,
@@ -37,8 +38,14 @@ BODY_LIMIT_BYTES = 64 << 20
 _STATS_TIMEOUT_S = 5.0
 _ROLES_TIMEOUT_S = 30.0
 _LONGEST_ID = 1000
+_MOST_CHANGED = 1000
 _BEACON_S = 0.010  # wall: the router has no timers of its own, so it watches one
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class _Change(msgspec.Struct, forbid_unknown_fields=True):
+    role: str
+    count: int
 
 
 class RouterProcess:
@@ -73,6 +80,7 @@ class RouterProcess:
         app.router.add_get("/stats", self._stats)
         app.router.add_get("/metrics", self._metrics)
         app.router.add_get("/roles", self._roles)
+        app.router.add_post("/roles", self._change)
         runner = web.AppRunner(app, access_log=None, handler_cancellation=True, read_bufsize=1 << 20)
         await runner.setup()
         site = web.SockSite(runner, socket.socket(fileno=self._spec.listener), backlog=1024)
@@ -227,6 +235,21 @@ class RouterProcess:
         future = self._asked[self._questions] = self._loop.create_future()
         wire.send(question(self._questions))
         return await asyncio.wait_for(future, timeout_s)
+
+    async def _change(self, http: web.Request) -> web.Response:
+        """`{"role": "MD", "count": -1}`: an instance of a role is lost (or added) now."""
+        try:
+            change = msgspec.json.decode(await http.read(), type=_Change)
+        except msgspec.DecodeError as error:
+            return _error(400, f"{error}: give a role and a count, as in {{'role': 'MD', 'count': -1}}")
+        roles = self._deployment.roles
+        if change.role not in roles or not 1 <= abs(change.count) <= _MOST_CHANGED:
+            return _error(
+                400, f"role must be one of {', '.join(roles)}, count from -{_MOST_CHANGED} to {_MOST_CHANGED}"
+            )
+        for wire in self._wires.values():
+            wire.send(Change(change.role, change.count))
+        return _json({"role": change.role, "count": change.count})
 
     async def _roles(self, _: web.Request) -> web.Response:
         """For the launcher, after a run."""

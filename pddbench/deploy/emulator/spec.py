@@ -119,4 +119,6 @@ class EmulatorSpec(msgspec.Struct, frozen=True):
     switch_load: float = 8.0  # streams an RLD instance above which dynamic hands over in one shot
     kv_copy_s: float = 0.0245  # direct_kv: copying what arrived into the running stream (C10)
     ids_timeout_s: float = 5.0  # ids without an answer from MD are sent again after that
+    ids_late_s: float = 0.0  # ids handed over reach MD that much later
+    ids_lost: int = 0  # every so many-th message of ids is lost; 0: none
     changes: tuple[RoleChange, ...] = ()
