@@ -182,3 +182,60 @@ def test_a_saturated_line_is_its_fluid_bound():
     took_s = max(outcome.ended_s for outcome in world.outcomes.values()) - first_s
     assert n_bytes / took_s <= spec.link.rate_bytes_s
     assert n_bytes / took_s == pytest.approx(spec.link.rate_bytes_s, rel=0.05)
+
+
+def test_saturated_chunked_prefill_is_its_fluid_bound():
+    """Breaks when a step of chunked prefill is not full although prompts wait, or its own cost is lost."""
+    spec = with_roles(build_spec("baseline", chunk_tokens=2048), P={"count": 2}, D={"count": 40})
+    world = counted(spec, [(0.0, 20_000, 1)] * 40)
+    chip = spec.roles["P"].chip
+    work_s = 40 * (prefill_s(chip, 20_000, 0)) + 40 * 20_000 / 2048 * chip.prefill_step_s
+    ends = sorted(float(world.token_times_s(rid)[0][-1]) for rid in range(40))
+    assert ends[-1] >= work_s / 2 * 0.999
+    assert ends[-1] == pytest.approx(work_s / 2, rel=0.02)
+
+
+def test_decode_that_kv_memory_limits_is_its_fluid_bound():
+    """Breaks when KV memory stands empty although streams wait, or a step pays for more than it holds."""
+    spec = with_roles(build_spec("baseline"), P={"count": 200}, D={"count": 2, "kv_tokens": 6 * 1280})
+    world = counted(spec, [(0.0, 1024, 256)] * 120)
+    chip, decoder = spec.roles["D"].chip, world.a.decoder
+    took_s = max(float(world.token_times_s(rid)[0][-1]) for rid in range(120))
+    most = 6 * 1280 / 1024  # streams that fit while they are short
+
+    def rate(batch):
+        return 2 * batch / (chip.decode_c0_s + batch * chip.decode_c1_s)
+
+    assert 0.9 * rate(6) <= 120 * 256 / took_s <= rate(most)
+    assert 0.9 * 6 * 1280 <= decoder.peak_kv_tokens <= 6 * 1280
+
+
+@pytest.mark.parametrize("role", ["MD", "RLD"])
+def test_a_saturated_role_of_pdd_is_its_fluid_bound(role):
+    """Breaks when MD or RLD makes more, or clearly fewer, tokens than its batches allow: a capacity would be wrong."""
+    roles = {"P": {"count": 200}, "MD": {"count": 400}, "RLD": {"count": 400}} | {role: {"count": 2, "max_batch": 8}}
+    how = {"threshold_s": 1e9} if role == "MD" else {"policy": "three", "relay_tokens": 0, "threshold_s": 0.0}
+    spec = with_roles(build_spec("pdd", wan={"one_way_ms": 1.0, "rate_mbit": 1e6}, **how), **roles)
+    world = counted(spec, [(0.0, 640, 500)] * 160)
+    pipeline = "P-MD" if role == "MD" else "P-RLD"
+    assert {outcome.finish.pipeline for outcome in world.outcomes.values()} == {pipeline}
+    chip = spec.roles[role].chip
+    bound = 2 * 8 / (chip.decode_c0_s + 8 * chip.decode_c1_s)
+    took_s = max(float(world.token_times_s(rid)[0][-1]) for rid in range(160)) - prefill_s(spec.roles["P"].chip, 640, 0)
+    assert 160 * 500 / took_s <= bound * 1.001
+    assert 160 * 500 / took_s == pytest.approx(bound, rel=0.02)
+
+
+def test_a_hit_costs_the_line_only_what_is_new():
+    """Breaks when a saturated line carries what MD has already: its capacity in requests would be too low by far."""
+    spec = build_spec("naive", wan={"one_way_ms": 1.0, "rate_mbit": 1000.0})
+    world = CountedDeployment(spec, lambda rid: None)
+    root = (0, 0, 900)
+    world.clock.call_at(0.0, world.submit, 0, 57_600, 2, [root], 0)
+    for rid in range(1, 41):
+        world.clock.call_at(1000.0, world.submit, rid, 64_000, 2, [root, (rid, 900, 1000)], rid)
+    world.clock.run()
+    new_bytes = 40 * kv_bytes(spec.model, 6400)
+    took_s = max(outcome.ended_s for outcome in world.outcomes.values()) - 1000.0
+    took_s -= prefill_s(spec.roles["P"].chip, 6400, 57_600)
+    assert spec.link.rate_bytes_s * 0.93 <= new_bytes / took_s <= spec.link.rate_bytes_s * 1.001
