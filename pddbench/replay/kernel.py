@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from pddbench.replay.stream import RawRead, Read
 
 _STAMP = struct.Struct("@ll")
+STAMP_BYTES = _STAMP.size
 ANCILLARY_BYTES = socket.CMSG_SPACE(_STAMP.size)
 _SO_TIMESTAMPNS = 35  # asm-generic; other numbers only on sparc, parisc and alpha, where asking does no harm
 _NS = 1_000_000_000

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import select
 from urllib.parse import urlsplit
 
+from pddbench.errors import InputError, WorldError
 from pddbench.replay.exchange import Target, Transport
+from pddbench.replay.native.library import INSTALL, VARIABLE, why_missing
+from pddbench.replay.raw_connection import Poller, SocketReader
+from pddbench.text import printable
 
 
 def make_transport(target: Target) -> Transport:
@@ -14,10 +20,25 @@ def make_transport(target: Target) -> Transport:
     if raw_suits(target):
         from pddbench.replay.raw import RawClient
 
-        return RawClient(target)
+        return RawClient(target, make_reader)
     from pddbench.replay.client import HttpClient
 
     return HttpClient(target)
+
+
+def make_reader(loop: asyncio.AbstractEventLoop) -> SocketReader:
+    """The reader in C where it was compiled, else the one in Python; the environment may insist on one of them."""
+    wanted = os.environ.get(VARIABLE, "")
+    if wanted not in ("", "native", "python"):
+        raise InputError(f"{VARIABLE}={printable(wanted, 40)}: give native or python, or leave it unset")
+    missing = why_missing() if wanted != "python" else None
+    if wanted == "native" and missing is not None:
+        raise WorldError(f"{VARIABLE}=native, but there is no native reader here: {missing}; {INSTALL}")
+    if wanted == "python" or missing is not None:
+        return Poller(loop)
+    from pddbench.replay.native.reader import NativeReader
+
+    return NativeReader(loop)
 
 
 def allow_many_sockets() -> None:
