@@ -17,6 +17,8 @@ from typing import Literal
 
 import msgspec
 
+from pddbench.replay.native import library
+
 Status = Literal["ok", "warn", "missing"]
 
 _LEAST_FILES = 4096
@@ -138,6 +140,21 @@ def loop() -> Probe:
     )
 
 
+def reader() -> Probe:
+    """Whether answers are read by the thread in C, and why not."""
+    missing = library.why_missing()
+    asked = os.environ.get(library.VARIABLE, "")
+    if missing is not None:
+        return Probe(name="native reader", status="warn", found=f"not there: {missing}",
+                     means="answers are read in Python: twice the CPU an event, and its delays are in our own stamps",
+                     advice=library.INSTALL)  # fmt: skip
+    if asked == "python":
+        return Probe(name="native reader", status="warn", found=f"there, not used: {library.VARIABLE}=python is set",
+                     means="answers are read in Python", advice=f"unset {library.VARIABLE}")  # fmt: skip
+    return Probe(name="native reader", status="ok", found="there",
+                 means="answers over plain HTTP are read and stamped by a thread in C")  # fmt: skip
+
+
 def loopback() -> Probe:
     """Whether a port can be bound on this machine's loopback: emulated arms live there."""
     try:
@@ -257,7 +274,7 @@ def results() -> Probe:
 
 
 PROBES: tuple[Callable[[], Probe], ...] = (
-    python, kernel, cores, clock, timers, files, loop, loopback, netem, tun, namespaces, results,
+    python, kernel, cores, clock, timers, files, loop, reader, loopback, netem, tun, namespaces, results,
 )  # fmt: skip
 
 

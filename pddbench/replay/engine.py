@@ -398,10 +398,12 @@ class _Engine:
 
     def _flush_some(self) -> None:
         """Reads of a part of the streams go to the spool; the parts take turns so that no flush is long."""
+        parsed = self._job.on_parent_failure == "abandon"
         for _ in range(-(-len(self._to_flush) // FLUSH_PARTS)):
             exchange = self._to_flush.popleft()
             if exchange.ending is None:
-                self._flush(exchange)
+                if exchange.changed or exchange.reads or exchange.packed or (exchange.source is not None and parsed):
+                    self._flush(exchange)
                 self._to_flush.append(exchange)
         self._gather()
         self._ticks += 1

@@ -142,15 +142,13 @@ class RawClient:
                 raise _NotConnected(error) from None
             try:
                 sock.setblocking(False)
-                await self._loop.sock_connect(sock, address)
+                return await self._reader.connect(sock, address, self._hide, self._secrets)
             except OSError as error:
                 sock.close()
                 failed = error
             except BaseException:
                 sock.close()
                 raise
-            else:
-                return self._reader.connection(sock, self._hide, self._secrets)
         raise _NotConnected(failed)
 
     async def _resolve(self) -> list[Address]:

@@ -31,8 +31,10 @@ class SocketReader(Protocol):
     def name(self) -> Reader:
         """Who it is."""
 
-    def connection(self, sock: socket.socket, hide: Callable[[str], str], secrets: list[str]) -> Connection:
-        """A connection that is read from now on."""
+    async def connect(
+        self, sock: socket.socket, address: tuple[object, ...], hide: Callable[[str], str], secrets: list[str]
+    ) -> Connection:
+        """Connect a socket, which does not block; it is read from now on. Raises `OSError`."""
 
     def newest_read(self) -> tuple[int, bytes] | None:
         """See `Transport.newest_read`."""
@@ -60,8 +62,11 @@ class Poller:
         self._newest: tuple[int, bytes] | None = None  # a late read of the last batch: our stamp and the kernel's
         loop.add_reader(self._epoll.fileno(), self._drain)
 
-    def connection(self, sock: socket.socket, hide: Callable[[str], str], secrets: list[str]) -> Connection:
-        """See `SocketReader.connection`."""
+    async def connect(
+        self, sock: socket.socket, address: tuple[object, ...], hide: Callable[[str], str], secrets: list[str]
+    ) -> Connection:
+        """See `SocketReader.connect`."""
+        await self._loop.sock_connect(sock, address)
         found = PolledConnection(sock, self, hide, secrets)
         self._connections[found.fd] = found
         self._epoll.register(found.fd, select.EPOLLIN | select.EPOLLRDHUP)

@@ -326,17 +326,20 @@ def arrival_times(reads: Sequence[Read | RawRead]) -> list[int]:
 
 
 def whose_stamps(reads: Sequence[Read | RawRead], token_reads: Sequence[int]) -> Stamps:
-    """Whose stamps the token-bearing chunks have. A read that holds several of them was merged by our own lateness
-    when we took it later than the request's median gap (without a gap: than 1 ms) after it had arrived."""  # fmt: skip
+    """Whose stamps the token-bearing chunks have.
+
+    Chunks share a stamp of the kernel when they came in one read, or it had joined their segments. They were merged by
+    our own lateness when we took them later than the request's median gap (without a gap: than 1 ms) after it.
+    """
     used = sorted(set(token_reads))
-    stamps = [kernel_ns(reads[number]) for number in used]
-    known = [stamp for stamp in stamps if stamp is not None]
+    stamps = {number: kernel_ns(reads[number]) for number in used}
+    known = {number: stamp for number, stamp in stamps.items() if stamp is not None}
     if len(known) < len(used):
         return "mixed" if known else "user"
-    gaps = sorted(after - before for before, after in pairwise(known))
+    gaps = sorted(after - before for before, after in pairwise(known.values()) if after > before)
     limit = gaps[len(gaps) // 2] if gaps else 1_000_000
-    chunks = Counter(token_reads)
-    late = any(chunks[n] > 1 and reads[n][0] - stamp >= limit for n, stamp in zip(used, known, strict=True))
+    chunks = Counter(known[number] for number in token_reads)
+    late = any(chunks[stamp] > 1 and reads[number][0] - stamp >= limit for number, stamp in known.items())
     return "merged" if late else "kernel"
 
 

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import select
 from urllib.parse import urlsplit
 
-from pddbench.errors import InputError, WorldError
 from pddbench.replay.exchange import Target, Transport
-from pddbench.replay.native.library import INSTALL, VARIABLE, why_missing
+from pddbench.replay.native.library import chosen
 from pddbench.replay.raw_connection import Poller, SocketReader
-from pddbench.text import printable
 
 
 def make_transport(target: Target) -> Transport:
@@ -28,13 +25,7 @@ def make_transport(target: Target) -> Transport:
 
 def make_reader(loop: asyncio.AbstractEventLoop) -> SocketReader:
     """The reader in C where it was compiled, else the one in Python; the environment may insist on one of them."""
-    wanted = os.environ.get(VARIABLE, "")
-    if wanted not in ("", "native", "python"):
-        raise InputError(f"{VARIABLE}={printable(wanted, 40)}: give native or python, or leave it unset")
-    missing = why_missing() if wanted != "python" else None
-    if wanted == "native" and missing is not None:
-        raise WorldError(f"{VARIABLE}=native, but there is no native reader here: {missing}; {INSTALL}")
-    if wanted == "python" or missing is not None:
+    if chosen() == "python":
         return Poller(loop)
     from pddbench.replay.native.reader import NativeReader
 

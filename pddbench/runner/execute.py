@@ -295,6 +295,7 @@ class _Run:
             "t0_monotonic_ns": end.t0_ns,
             "late_bodies": end.late_bodies,
             "exact_timer": end.exact_timer,
+            "reader": end.reader,
             "workers": self._prepared.workers,
         }
 

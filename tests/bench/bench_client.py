@@ -1,5 +1,6 @@
 """One Python client of the bench in a process of its own: `ours` (the engine, whole, with its native reader),
-`python` (the same with the reader in Python), `two` (the load by two worker processes), or `line` (a plain aiohttp loop).
+`python` (the same with the reader in Python), `two` (the load by two worker processes), or `line` (a plain aiohttp
+loop).
 
 Arguments: kind, port, streams, rate, life. The plan: 2 x streams requests, evenly over 2 x life s, each of which lives
 `life` s at `rate` events a second. One JSON line: errors against the server's own stamps, CPU an event, memory.

@@ -42,8 +42,8 @@ static void framing_size_byte(Framing *f, uint8_t byte) {
     if (f->part == IN_CR || f->part == IN_NOTHING) {
         f->part = IN_NOTHING;
     } else if (digit >= 0) {
-        f->size = f->size << 4 | digit;
         if (++f->digits > MAX_SIZE_DIGITS) f->part = IN_NOTHING;
+        else f->size = f->size << 4 | digit;
     } else if (!f->digits) {
         f->part = IN_NOTHING;
     } else if (byte == '\r') {

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Literal
 
 FOLDER = Path(__file__).parent
 LIBRARY = FOLDER / "_reader.so"
@@ -24,7 +25,7 @@ _FUNCTIONS: dict[str, tuple[object, list[object]]] = {
     "pdd_open": (_P, [_I, _I64, _I64]),
     "pdd_close": (None, [_P]),
     "pdd_wake_fd": (_I, [_P]),
-    "pdd_add": (_I, [_P, _I]),
+    "pdd_add": (_I, [_P, _I, _I]),
     "pdd_remove": (None, [_P, _I]),
     "pdd_begin": (_I, [_P, _I, _U32]),
     "pdd_end": (None, [_P, _I]),
@@ -101,3 +102,23 @@ def why_missing() -> str | None:
     except Missing as missing:
         return str(missing)
     return None
+
+
+def chosen() -> Literal["native", "python"]:
+    """Who reads plain HTTP here: the native reader where there is one. PDDBENCH_READER may insist on one of them.
+
+    Raises `InputError` for another value of it, `WorldError` when it insists on what is missing.
+    """
+    from pddbench.errors import (  # not above: the build loads this file before there is a pddbench
+        InputError,
+        WorldError,
+    )
+    from pddbench.text import printable
+
+    wanted = os.environ.get(VARIABLE, "")
+    if wanted not in ("", "native", "python"):
+        raise InputError(f"{VARIABLE}={printable(wanted, 40)}: give native or python, or leave it unset")
+    missing = why_missing() if wanted != "python" else None
+    if wanted == "native" and missing is not None:
+        raise WorldError(f"{VARIABLE}=native, but there is no native reader here: {missing}; {INSTALL}")
+    return "python" if wanted == "python" or missing is not None else "native"

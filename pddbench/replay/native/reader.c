@@ -30,8 +30,8 @@
 
 enum { BATCH = 256, READ_BYTES = 64 << 10, MAX_EVENTS_A_LOOK = 64, STAMP_BYTES = sizeof(struct timespec) };
 enum { KEEP_BYTES = 16 << 10, KEEP_OUT_BYTES = 4 << 20, FIRST_BYTES = 1 << 10, ENTRY_BYTES = 64 };
-enum { IDLE, HEAD, BODY, OVER };
-enum { HEAD_CAME = 1, DONE = 2, FAULT = 4, CLOSED = 8, TOO_LARGE = 16, UNASKED = 32, FULL = 64 };
+enum { IDLE, HEAD, BODY, OVER, CONNECTING };
+enum { HEAD_CAME = 1, DONE = 2, FAULT = 4, CLOSED = 8, TOO_LARGE = 16, UNASKED = 32, FULL = 64, CONNECTED = 128 };
 static const uint32_t STOP = UINT32_MAX;
 static const int64_t NEVER = -1;
 
@@ -125,7 +125,7 @@ static void tell(Reader *r, Conn *c, uint32_t slot, uint32_t flags) {
 }
 
 static void watch(Reader *r, Conn *c, uint32_t slot) {
-    struct epoll_event want = {.events = EPOLLIN | EPOLLRDHUP, .data.u32 = slot};
+    struct epoll_event want = {.events = c->state == CONNECTING ? EPOLLOUT : EPOLLIN | EPOLLRDHUP, .data.u32 = slot};
     if (!c->watched && !epoll_ctl(r->epoll, EPOLL_CTL_ADD, c->fd, &want)) c->watched = 1;
 }
 
@@ -251,9 +251,23 @@ static int take(Reader *r, Conn *c, uint32_t slot, size_t want) {
     return c->watched;
 }
 
+/* The attempt to connect has ended, well or not. */
+static void connected(Reader *r, Conn *c, uint32_t slot) {
+    socklen_t n = sizeof c->code;
+    if (getsockopt(c->fd, SOL_SOCKET, SO_ERROR, &c->code, &n)) c->code = errno;
+    unwatch(r, c);
+    c->state = IDLE;
+    if (!c->code) watch(r, c, slot);
+    tell(r, c, slot, CONNECTED);
+}
+
 /* A connection is readable. More than one event may wait at the beginning of an answer, and when we come half as late
  * again as its events use to be apart. */
 static void visit(Reader *r, Conn *c, uint32_t slot) {
+    if (c->state == CONNECTING) {
+        connected(r, c, slot);
+        return;
+    }
     size_t rest = READ_BYTES;
     int64_t before = c->last_ns, waited = before == NEVER ? 0 : now_ns() - before;
     if ((c->state == HEAD || c->state == BODY) && (!c->gap_ns || waited > c->gap_ns + c->gap_ns / 2)) {
@@ -380,8 +394,8 @@ static int grow(Reader *r) {
     return 1;
 }
 
-/* Read this descriptor from now on; its slot, or -errno. */
-API int pdd_add(Reader *r, int fd) {
+/* Read this descriptor from now on (once it is connected, when it is `connecting`); its slot, or -errno. */
+API int pdd_add(Reader *r, int fd, int connecting) {
     int slot = -ENOMEM;
     pthread_mutex_lock(&r->lock);
     if (r->n_free || grow(r)) {
@@ -392,8 +406,9 @@ API int pdd_add(Reader *r, int fd) {
             slot = -ENOMEM;
         } else {
             c->fd = fd;
-            c->state = IDLE;
+            c->state = connecting ? CONNECTING : IDLE;
             c->flags = 0;
+            c->code = 0;
             watch(r, c, (uint32_t)slot);
             if (c->watched) r->n_free--;
             else slot = -errno;

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import errno
 import os
 import socket
 from collections.abc import Callable
@@ -19,7 +20,7 @@ from pddbench.replay.raw_connection import MAX_ERROR_BODY_BYTES, MAX_RESPONSE_BY
 MAX_HELD_BYTES = 256 << 20  # of all connections: then the thread stops reading until Python has taken some
 MAX_HELD_ONE_BYTES = 8 << 20
 _EVENTS = 256
-_HEAD, _DONE, _FAULT, _CLOSED, _TOO_LARGE, _UNASKED, _FULL = (1 << bit for bit in range(7))
+_HEAD, _DONE, _FAULT, _CLOSED, _TOO_LARGE, _UNASKED, _FULL, _CONNECTED = (1 << bit for bit in range(8))
 _UNTIL_CLOSE, _COUNTED, _CHUNKED = range(3)
 _WRONG = {
     -1: "a line of its chunked framing is too long",
@@ -53,14 +54,28 @@ class NativeReader:
         self._t_ns = ctypes.c_int64()
         loop.add_reader(self.c.pdd_wake_fd(self.handle), self._wake)
 
-    def connection(self, sock: socket.socket, hide: Callable[[str], str], secrets: list[str]) -> Connection:
-        """A connection that is read from now on."""
-        slot = self.c.pdd_add(self.handle, sock.fileno())
+    async def connect(
+        self, sock: socket.socket, address: tuple[object, ...], hide: Callable[[str], str], secrets: list[str]
+    ) -> Connection:
+        """See `SocketReader.connect`. On the loopback a connection is there at once."""
+        code = sock.connect_ex(address)
+        if code == errno.EINPROGRESS:
+            code = sock.connect_ex(address)
+        if code not in (0, errno.EISCONN, errno.EALREADY):
+            raise OSError(code, os.strerror(code))
+        waits = code == errno.EALREADY
+        slot = self.c.pdd_add(self.handle, sock.fileno(), waits)
         if slot < 0:
-            sock.close()
             raise OSError(-slot, os.strerror(-slot))
-        self._connections[slot] = found = NativeConnection(sock, self, slot, hide, secrets)
-        return found
+        self._connections[slot] = made = NativeConnection(sock, self, slot, hide, secrets)
+        if waits:
+            made.connected = self._loop.create_future()
+            try:
+                await made.connected
+            except BaseException:
+                made.close()
+                raise
+        return made
 
     def remove(self, slot: int) -> None:
         """Never read it again."""
@@ -105,7 +120,7 @@ class NativeReader:
         return self._t_ns.value, self._stamp.raw if stamped == 1 else None
 
     def _wake(self) -> None:
-        """Act on what happened: heads before ends, for a whole answer and the close behind it may have come with one."""
+        """Act on what happened: heads before ends, for a whole answer and a close may have come behind one."""
         ends: list[tuple[NativeConnection, int, int]] = []
         while n := self.c.pdd_events(self.handle, self._events, _EVENTS):
             for event in self._events[:n]:
@@ -113,6 +128,8 @@ class NativeReader:
                 if connection is None:
                     continue
                 flags, t_ns = event.flags, event.t_ns
+                if flags & _CONNECTED:
+                    connection.opened(event.code)
                 if flags & _HEAD:
                     connection.head_came()
                 if flags & _FULL:
@@ -128,7 +145,7 @@ class NativeReader:
 class NativeConnection(Connection):
     """A connection that the thread reads. It holds an answer's reads until they are collected or gathered."""
 
-    __slots__ = ("_body", "_reader", "_slot")
+    __slots__ = ("_body", "_reader", "_slot", "connected")
 
     def __init__(
         self, sock: socket.socket, reader: NativeReader, slot: int, hide: Callable[[str], str], secrets: list[str]
@@ -136,6 +153,16 @@ class NativeConnection(Connection):
         super().__init__(sock, hide, secrets)
         self._reader, self._slot = reader, slot
         self._body: Body | None = None
+        self.connected: asyncio.Future[None] | None = None
+
+    def opened(self, code: int) -> None:
+        """The attempt to connect has ended: 0, or why it failed (errno)."""
+        if self.connected is None or self.connected.done():
+            return
+        if code:
+            self.connected.set_exception(OSError(code, os.strerror(code)))
+        else:
+            self.connected.set_result(None)
 
     def is_good(self) -> bool:
         """See `Connection.is_good`: the thread may know more than we were told."""
