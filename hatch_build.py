@@ -30,7 +30,7 @@ class NativeReader(BuildHookInterface):
         try:
             library.compile_library()
         except library.Missing as missing:
-            library.LIBRARY.unlink(missing_ok=True)  # one of an earlier source would be refused anyway
+            library.LIBRARY.unlink(missing_ok=True)  # one that cannot be made again here is not passed on
             if os.environ.get(library.VARIABLE) == "native":
                 raise RuntimeError(f"the native reader cannot be compiled: {missing}") from None
             print(f"pddbench: no native reader ({missing}); {library.INSTALL}", file=sys.stderr)  # noqa: T201
