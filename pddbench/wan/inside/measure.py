@@ -126,26 +126,30 @@ def set_congestion_control(connection: socket.socket, name: str) -> str:
 def rtt(address: tuple[str, int], count: str, timeout_s: str) -> dict[str, object]:
     """Round trips of small datagrams, one at a time; a lost one is counted, not timed.
 
-    From the send to the kernel's stamp of the answer, without the time it lay at the other end.
+    From the send to the kernel's stamp of the answer, without the time it lay at the other end. `sent_s`: from when
+    to when each of those that came back was sent, `began_s`: when the first of all was (CLOCK_MONOTONIC).
     """
     times_ms: list[float] = []
-    lost = 0
+    sent_s: list[tuple[float, float]] = []
+    lost, began_s = 0, time.monotonic()
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp:
         udp.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
         udp.connect(address)
         udp.settimeout(float(timeout_s))
         for index in range(int(count)):
             wanted, answer = index.to_bytes(8, "big"), b""
-            start = time.time_ns()
+            start, before_s = time.time_ns(), time.monotonic()
             try:
                 udp.send(wanted)
+                sent = before_s, time.monotonic()
                 while answer[:8] != wanted:  # an older one, late
                     answer, arrived, _ = _receive(udp)
             except (TimeoutError, ConnectionRefusedError):
                 lost += 1
                 continue
             times_ms.append((arrived - start - int.from_bytes(answer[8:16], "big", signed=True)) / 1e6)
-    return {"rtt_ms": times_ms, "lost": lost}
+            sent_s.append(sent)
+    return {"rtt_ms": times_ms, "sent_s": sent_s, "lost": lost, "began_s": began_s}
 
 
 def watch(address: tuple[str, int], every_s: str, count: str) -> None:
@@ -154,7 +158,7 @@ def watch(address: tuple[str, int], every_s: str, count: str) -> None:
         try:
             found = rtt(address, count, _WATCH_TIMEOUT_S)
         except OSError as error:  # no device, no route
-            found = {"rtt_ms": [], "lost": int(count), "error": error.strerror}
+            found = {"rtt_ms": [], "sent_s": [], "lost": int(count), "began_s": time.monotonic(), "why": error.strerror}
         say(json.dumps(found))
         if select.select([sys.stdin], [], [], float(every_s))[0]:
             return

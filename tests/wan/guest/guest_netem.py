@@ -26,8 +26,9 @@ from pddbench.wan.guard import Guard
 from pddbench.wan.meter import Meter
 from pddbench.wan.netem import tool
 from pddbench.wan.openlink import open_shapes
-from pddbench.wan.schedule import Change, run_schedule
+from pddbench.wan.schedule import run_schedule
 from pddbench.wan.shape import Gilbert, Shape
+from pddbench.wan.steps import cut
 from pddbench.wan.verify import check_loss, check_rtt
 
 OUT = Path("/mnt")
@@ -135,10 +136,8 @@ def test_transfers_follow_slow_start():
 def test_schedule_cuts_and_heals(link, meter):
     """A cut that does not happen, or is never healed, would be measured as the link."""
     link.change(PLAIN, PLAIN)
-    cut = Shape(15.0, 100.0, loss_pct=100.0)
     seen = []
-    steps = [Change(0.0, cut, cut), Change(2.0, PLAIN, PLAIN)]
-    applied = run_schedule(link, steps, before_each=lambda: seen.append(len(meter.rtt_ms(3, 0.3))))
+    applied = run_schedule(link, cut(0.0, 2.0), before_each=lambda: seen.append(len(meter.rtt_ms(3, 0.3))))
     assert len(applied) == 2
     assert seen == [3, 0], "before the cut, during it"
     assert len(meter.rtt_ms(3, 2.0)) == 3
