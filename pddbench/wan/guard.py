@@ -15,7 +15,7 @@ import select
 import subprocess
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -57,9 +57,12 @@ class Guard:
         self.problems: list[str] = []
         self.dead = False  # the link is gone: nothing over it can go on
 
-    def begin(self) -> None:
-        """Measure the idle link, then begin to watch. Raises `WorldError` when it cannot be measured at all."""
-        self._before = self._verified("before the load", load=True)
+    def begin(self, stopped: Callable[[], bool] = lambda: False) -> None:
+        """Measure the idle link, then begin to watch. Raises `WorldError` when it cannot be measured at all.
+
+        A link that is not as asked is measured again, unless `stopped` says that nobody waits for it any more.
+        """
+        self._before = self._verified("before the load", load=True, stopped=stopped)
         self._start = time.monotonic()
         self._meter = Meter(self.link.side_a, self.link.side_b)
         self._watcher = self._meter.watch(self._every_s, _PACKETS)
@@ -109,11 +112,13 @@ class Guard:
                     f"the link was to be {change.state} at {change.wanted_s:g} s and was so {late_s:.1f} s later"
                 )
 
-    def _verified(self, when: str, *, load: bool) -> Verification:
+    def _verified(self, when: str, *, load: bool, stopped: Callable[[], bool] = lambda: False) -> Verification:
         for _ in range(self._tries):
             found = self.link.verify(load=load)
             if found.ok:
                 return found
+            if stopped():
+                break
         self.problems += [f"{when}: {finding.words()}" for finding in found.findings if not finding.ok]
         return found
 

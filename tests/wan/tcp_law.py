@@ -7,8 +7,8 @@ Linux's where that is its documented default; none is fitted to a measurement:
 * a receiver that acknowledges every second segment, or at once when one is missing or the sender is in its first
   sixteen (RFC 5681; Linux's quick acknowledgements), else after 40 ms (Linux's least delay);
 * loss found by selective acknowledgements of three later segments (RFC 6675), recovery paced to what is delivered
-  (RFC 6937), a tail probe after two round trips (RFC 8985), a retransmission timer of at least 200 ms (RFC 6298 says 1 s;
-  Linux's TCP_RTO_MIN);
+  (RFC 6937), a tail probe after two round trips (RFC 8985), a retransmission timer of at least 200 ms (RFC 6298 says
+  1 s; Linux's TCP_RTO_MIN);
 * Reno (RFC 5681), or Cubic (RFC 9438: C 0.4, beta 0.7, fast convergence, its Reno-friendly region) with HyStart, which
   ends slow start when the round trip grows by an eighth, 4 to 16 ms (Ha and Rhee 2011; RFC 9406's bounds), or when the
   acknowledgements of a round have come in a train as long as the round trip's half.
@@ -27,6 +27,7 @@ _INITIAL_WINDOW = 10
 _QUICK_ACKS = 16
 _DELAYED_ACK_S = 0.040
 _RTO_MIN_S, _RTO_MAX_S, _RTO_FIRST_S = 0.2, 120.0, 1.0
+_LEAST_ALONE_S = 0.2  # RFC 8985: WCDelAckT
 _DUPLICATES = 3
 
 
@@ -115,6 +116,9 @@ class Transfer:
         self._sacked: set[int] = set()
         self._lost: set[int] = set()
         self._again: set[int] = set()  # of the lost ones, those sent again and not known to be lost again
+        self._resent: set[int] = set()
+        self._read = self._looked = 0  # how much of the receiver's log, and of the numbers, was looked at
+        self._top: list[int] = []  # the highest three that arrived
         self._sent_s: dict[int, float] = {}
         self._order_of: dict[int, int] = {}  # in which order segments were last sent (RACK)
         self._sends = itertools.count()
@@ -130,6 +134,7 @@ class Transfer:
         self._train_s = 0.0
         # receiver
         self._have: set[int] = set()
+        self._log: list[int] = []  # what arrived, in that order: an acknowledgement says how much of it
         self._expected = self._unacked = 0
         self._acks_made = 0
         self._delayed = 0
@@ -170,15 +175,15 @@ class Transfer:
         self._acks_made += 1
         if self._draw.random() >= self._loss:
             self._back_free_s = max(self._back_free_s, self._now) + self._ack_s
-            above = frozenset(n for n in self._have if n > self._expected)
-            self._at(self._back_free_s + self._one_way_s, "_acked", self._expected, above)
+            self._at(self._back_free_s + self._one_way_s, "_acked", self._expected, len(self._log))
 
     # --- the receiver
 
     def _arrive(self, number: int) -> None:
         in_order = number == self._expected
-        if number >= self._expected:
+        if number >= self._expected and number not in self._have:
             self._have.add(number)
+            self._log.append(number)
         holes = len(self._have) > in_order
         while self._expected in self._have:
             self._have.discard(self._expected)
@@ -212,26 +217,24 @@ class Transfer:
     def _rto_s(self) -> float:
         return min(_RTO_MAX_S, (self._srtt_s + max(_RTO_MIN_S, 4 * self._rttvar_s)) * self._backoff)
 
-    def _acked(self, una: int, above: frozenset) -> None:
-        news = {n for n in above if n >= self._una and n not in self._sacked}
-        fresh = max(0, una - self._una)
-        old_sacked = sum(1 for n in range(self._una, una) if n in self._sacked)
-        delivered = len(news) + fresh - old_sacked
-        newest = max(itertools.chain(news, range(self._una, una)), key=lambda n: self._order_of[n], default=None)
+    def _acked(self, una: int, logged: int) -> None:
+        news = self._log[self._read : logged]
+        self._read = max(self._read, logged)
+        newest = max(news, key=self._order_of.__getitem__, default=None)
         if newest is not None:
-            first_time = newest not in self._again and newest not in self._lost
-            if first_time:
+            if newest not in self._resent:  # Karn: which of the two was acknowledged is not known
                 self._sample(self._now - self._sent_s[newest])
             self._backoff, self._probed = 1, False
-        for n in range(self._una, una):
-            self._sacked.discard(n), self._lost.discard(n), self._again.discard(n)
-        if una > self._una:
-            self._una = una
-        self._sacked |= {n for n in news if n >= self._una}
-        self._lost -= self._sacked
-        self._again -= self._sacked
-        if newest is not None:
             self._highest = max(self._highest, self._order_of[newest])
+        for n in news:
+            self._lost.discard(n)
+            self._again.discard(n)
+        self._sacked.update(n for n in news if n >= una)
+        for n in range(self._una, una):
+            self._sacked.discard(n)
+        self._una = max(self._una, una)
+        delivered = len(news)
+        self._top = heapq.nlargest(_DUPLICATES, [*self._top, *news])
         self._find_losses()
         if self._recover >= 0 and self._una > self._recover:
             self._recover = -1
@@ -266,22 +269,17 @@ class Transfer:
 
     def _find_losses(self) -> None:
         """A segment is lost when three that were sent after it have been acknowledged."""
-        if not self._sacked:
-            return
-        top = max(self._sacked)
-        later = 0
-        for n in range(top, self._una - 1, -1):
-            if n in self._sacked:
-                later += 1
-            elif later >= _DUPLICATES and n not in self._lost:
-                self._lost.add(n)
-            elif n in self._again and self._highest >= self._order_of[n] + _DUPLICATES:
-                self._again.discard(n)
+        if len(self._top) == _DUPLICATES and self._sacked:
+            for n in range(max(self._una, self._looked), self._top[-1]):
+                if n not in self._sacked:
+                    self._lost.add(n)
+            self._looked = max(self._looked, self._top[-1])
+        self._again -= {n for n in self._again if self._highest >= self._order_of[n] + _DUPLICATES}
 
     def _begin_recovery(self) -> None:
         self._recover = self._next - 1
         self._control.lost(self._now)
-        self._flight_at_loss = max(1, self._next - self._una - len(self._sacked) + len(self._sacked))
+        self._flight_at_loss = max(1, self._next - self._una)
         self._prr_delivered = self._prr_out = 0
 
     def _prr(self, delivered: int) -> None:
@@ -297,11 +295,12 @@ class Transfer:
         self._control.window = pipe + max(0.0, room)
 
     def _send(self) -> None:
+        waiting = sorted(self._lost - self._again, reverse=True)
         while self._pipe() < int(self._control.window):
-            waiting = sorted(self._lost - self._again)
             if waiting:
-                number = waiting[0]
+                number = waiting.pop()
                 self._again.add(number)
+                self._resent.add(number)
             elif self._next < self._total:
                 number = self._next
                 self._next += 1
@@ -317,7 +316,9 @@ class Transfer:
             return
         wait_s = self._rto_s()
         if not self._probed and self._recover < 0 and not self._sacked:
-            wait_s = min(wait_s, max(2 * self._srtt_s, 0.010) + (_DELAYED_ACK_S * 5 if self._next - self._una == 1 else 0))
+            wait_s = min(
+                wait_s, max(2 * self._srtt_s, 0.010) + (_DELAYED_ACK_S * 5 if self._next - self._una == 1 else 0)
+            )
             self._at(self._now + wait_s, "_probe", self._timer)
         else:
             self._at(self._now + wait_s, "_timeout", self._timer)
@@ -329,6 +330,8 @@ class Transfer:
         self._probed = True
         if self._next < self._total:
             self._next += 1
+        else:
+            self._resent.add(self._next - 1)
         self._transmit(self._next - 1)
         self._arm()
 

@@ -161,7 +161,7 @@ def _listener(spec: EmulatorSpec) -> socket.socket:
     return listener
 
 
-def _open_link(spec: EmulatorSpec) -> Guard | None:
+def _open_link(spec: EmulatorSpec, stopped: Callable[[], bool]) -> Guard | None:
     """The link of an arm that has one with packets, measured idle, and watched from now on."""
     if spec.arm not in CROSSES or spec.wan_backend not in PACKET_BACKENDS:
         return None
@@ -172,7 +172,7 @@ def _open_link(spec: EmulatorSpec) -> Guard | None:
     shape = wire_shape(spec.link, spec.kv_scale, spec.speed)
     guard = Guard(open_shapes(shape, shape, spec.wan_backend))
     try:
-        guard.begin()
+        guard.begin(stopped)
     except BaseException:
         guard.close()
         raise
@@ -190,7 +190,7 @@ class Deployment:
         self.port: int = listener.getsockname()[1]
         self.guard: Guard | None = None
         try:
-            self.guard = _open_link(spec)
+            self.guard = _open_link(spec, stopped)
             self._start(listener.fileno(), stopped)
         except BaseException:
             self.close()
