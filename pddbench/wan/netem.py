@@ -107,7 +107,7 @@ class Netem:
         """See `Backend.apply`."""
         for direction, shape in (("a_to_b", a_to_b), ("b_to_a", b_to_a)):
             if self._shapes.get(direction) != shape:
-                self._apply(self._sides[direction], shape, self._shapes.get(direction))
+                self._apply(self._sides[direction], shape, self._shapes.pop(direction, None))
                 self._shapes[direction] = shape
         self.check_unchanged()
 
@@ -116,8 +116,9 @@ class Netem:
         change, so that what is under way stays under way."""  # fmt: skip
         segments = _GSO_SEGMENTS if offload(shape) else 1
         command(side, [self._ip, "link", "set", NAME, "mtu", str(shape.mtu_bytes), "gso_max_segs", str(segments)])
-        word = "change" if before is not None and _same_names(before, shape) else "add"
-        if word == "add" and self._own_qdisc(side) is not None:
+        there = self._own_qdisc(side) is not None
+        word = "change" if there and before is not None and _same_names(before, shape) else "add"
+        if there and word == "add":
             command(side, [self._tc, "qdisc", "delete", "dev", NAME, "root"])
         put = [self._tc, "qdisc", word, "dev", NAME, "root", "handle", HANDLE, "netem", *netem_arguments(shape)]
         done = side.run(put)

@@ -2,11 +2,7 @@
 
 import json
 import os
-import random
 import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import nic_kit as kit
@@ -95,26 +91,7 @@ def test_only_the_destination_is_slowed_and_refusals_leave_everything_as_it_was(
 @pytest.mark.usefixtures("namespaces_work")
 def test_sigkill_at_ten_random_moments_leaves_a_device_that_heals():
     """After a SIGKILL the rules would stay until somebody finds out why the machine is slow (TRAPS 53)."""
-    draw = random.Random()
-    with kit.two_machines(devices=10) as sides:
-        words = ["--to", "10.9.0.2:80-90", "--ingress", "--rate-mbit", "9", "custom"]
-        owners = [sides.a.popen([sys.executable, "-m", "pddbench", "wan", "apply", "--dev", f"nic{n}", *words],
-                                stderr=subprocess.DEVNULL) for n in range(10)]  # fmt: skip
-        until = time.monotonic() + 60
-        while not kit.shaped(sides.a) and time.monotonic() < until:
-            time.sleep(0.02)
-        assert kit.shaped(sides.a), "from here on some of them are applied, some half, some not yet"
-        for owner in owners:
-            time.sleep(draw.uniform(0.0, 0.4))
-            owner.send_signal(signal.SIGKILL)
-            owner.wait()
-        killed = time.monotonic()
-        while kit.shaped(sides.a) and time.monotonic() < killed + 60:
-            time.sleep(0.1)
-        assert kit.shaped(sides.a) == [], "within a minute, by itself"
-        assert kit.pddbench(sides.a, "wan", "clear").returncode == 0
-        inode = json.loads(kit.pddbench(sides.a, "wan", "show", "--json").stdout)
-        assert inode == {"applied": [], "without_journal": []}
+    kit.check_healing_after_kills(10, "--ingress", "--rate-mbit", "9")
 
 
 @pytest.mark.slow
