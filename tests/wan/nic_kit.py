@@ -41,8 +41,11 @@ def pddbench(side, *words):
 def apply(side, *words):
     """A running `pddbench wan apply`, shaped by the time this returns."""
     popen = side.popen([sys.executable, "-m", "pddbench", "wan", "apply", *words], stderr=subprocess.PIPE, text=True)
-    line = popen.stderr.readline()
-    assert "Ctrl-C ends it" in line, line + popen.stderr.read()
+    said = []
+    while "Ctrl-C ends it" not in (said or [""])[-1]:
+        said.append(popen.stderr.readline())
+        assert said[-1], said
+    popen.said = "".join(said)
     return popen
 
 
@@ -51,6 +54,7 @@ def end(popen, code=143):
     popen.terminate()
     _, errors = popen.communicate(timeout=60)
     assert popen.returncode == code and "Traceback" not in errors, errors
+    return errors
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 from pathlib import Path
 
@@ -61,13 +62,16 @@ def test_only_the_destination_is_slowed_and_refusals_leave_everything_as_it_was(
     """Somebody's whole machine would be slowed, or the qdisc that an operator made be lost (rates: without netem)."""
     with kit.two_machines() as sides, kit.server(sides.b, kit.SLOWED) as port, kit.server(sides.b, kit.OTHER) as other:
         popen = kit.apply(sides.a, "--dev", "nic0", "--to", kit.SLOWED, "--ingress", "--rate-mbit", "10", "custom")
+        assert "a round trip (ping) takes" in popen.said and "0 asked: as asked" in popen.said
         assert kit.mbit(sides.a, kit.SLOWED, port) < 11.0
         assert kit.mbit(sides.a, kit.OTHER, other) > 40.0
         again = kit.pddbench(sides.a, "wan", "apply", "--dev", "nic0", "--to", kit.SLOWED, "metro")
         assert again.returncode == 2 and "shaped by pddbench already" in again.stderr
         seen = json.loads(kit.pddbench(sides.a, "wan", "show", "--json").stdout)
         assert seen["applied"][0]["in_force"] and seen["applied"][0]["counters"]["packets"] > 100
-        kit.end(popen)
+        errors = kit.end(popen)
+        carried = re.search(r"carried [0-9]+ packets, at most ([0-9.]+) Mbit/s of 10 asked", errors)
+        assert 0 < float(carried[1]) < 11.0, errors
         assert kit.shaped(sides.a) == [], "cleared at the end, the ifb device too"
         assert kit.mbit(sides.a, kit.SLOWED, port) > 40.0
 

@@ -4,6 +4,7 @@ One link is opened for all, and changed from test to test.
 """
 
 import json
+import re
 import subprocess
 import sys
 import time
@@ -198,6 +199,9 @@ def test_a_real_device_delays_only_the_destination():
         for flags, wanted_ms in (([], 20.0), (["--ingress"], 40.0)):
             argv = ["--dev", "nic0", "--to", f"{kit.SLOWED}:{port}", *flags, "--one-way-ms", "20", "custom"]
             popen = kit.apply(sides.a, *argv)
+            assert f", {wanted_ms:g} asked: " in popen.said and "not measured" not in popen.said, popen.said
+            found = re.search(r"takes ([0-9.]+) ms, ([0-9.]+) before", popen.said)
+            assert wanted_ms - 1 < float(found[1]) - float(found[2]) < wanted_ms + _LATE_MS
             assert wanted_ms <= least_ms(kit.SLOWED) < wanted_ms + _LATE_MS
             assert least_ms(kit.OTHER) < 15.0
             kit.end(popen)
