@@ -52,15 +52,19 @@ def up(arm: str, port: int, host: str, backend: str, as_json: bool, **options: A
     spec = with_port(emulator_spec(experiment.arm[0], experiment, choice.backend), host, port)
     stop = Waiter()
     with launch(spec) as deployment:
+        told = _tell_problems(deployment.link_problems)  # those from before the start come before "Ctrl-C ends it"
         _announce_json(deployment) if as_json else _announce(deployment, choice)
-        told = 0
         while not stop.wait(_POLL_S):
             deployment.check()
-            problems = deployment.guard.problems if deployment.guard else []
-            for problem in problems[told:]:
-                click.echo(f"pddbench: the WAN link is not as asked: {problem}", err=True)
-            told = len(problems)
+            told += _tell_problems(deployment.link_problems[told:])
     return stop.exit_code
+
+
+def _tell_problems(problems: list[str]) -> int:
+    """Say in what the link is not as asked; how many were said."""
+    for problem in problems:
+        click.echo(f"pddbench: the WAN link is not as asked: {problem}", err=True)
+    return len(problems)
 
 
 def _experiment(arm: str, options: dict[str, Any]) -> Experiment:

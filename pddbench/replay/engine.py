@@ -66,6 +66,7 @@ class ReplayJob:
     needs_ids: bool = False
     part: Sequence[int] | None = None
     start: Callable[[], Awaitable[int | None]] | None = None
+    on_zero: Callable[[int], None] | None = None  # told t0 (ns on CLOCK_MONOTONIC) as soon as it is chosen
 
 
 @dataclass
@@ -179,6 +180,8 @@ class _Engine:
         schedule.t0_ns = t0_ns
         if measured:
             self._write(frames.Zero(t0_ns))
+            if self._job.on_zero is not None:
+                self._job.on_zero(t0_ns)
             self._arm_window(t0_ns)
             self._health = HealthMonitor(
                 self._pacer, lambda: len(self._flying), self._transport.newest_read, self._write

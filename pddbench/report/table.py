@@ -14,7 +14,7 @@ from pddbench.analyze.money import NO_PRICE
 from pddbench.report import answers, mix, own_error, rows, units
 from pddbench.text import printable
 from pddbench.wan.backends import PACKET_BACKENDS
-from pddbench.wan.words import measured_words, why
+from pddbench.wan.words import events_words, measured_words, why
 
 _LABEL = 20
 _CELL = 19
@@ -60,7 +60,8 @@ def wan_words(run: dict[str, Any]) -> str:
     how = why(run["wan_backend"], run.get("wan_asked"), run.get("wan_reason") or "")
     profile = f" ({run['wan_profile']})" if run["wan_profile"] else ""
     found = measured_words(run.get("wan_measured") or {})
-    return f"WAN: {how}{profile}" + (f", {found}" if found else "")
+    changes = events_words(run.get("wan_events") or [])
+    return ", ".join(part for part in (f"WAN: {how}{profile}", changes, found) if part)
 
 
 def _first_line(summary: dict[str, Any]) -> Text:

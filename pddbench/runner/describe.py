@@ -73,6 +73,8 @@ def lines(prepared: Prepared) -> list[str]:
     ]
     for setup in prepared.arms:
         out.append(f"  {setup.name}: {_where(setup)}" + _wan_words(facts["wan_bytes_planned"][setup.name]))
+    if prepared.wan.get("events"):
+        out.append(f"the link changes at seconds after the start of each run: {', '.join(prepared.wan['events'])}")
     if facts["cost"] is not None:
         out.append(f"planned cost of tokens: {most}{facts['cost']:.2f} {prepared.experiment.cost.currency}")
     if facts["counts"]:

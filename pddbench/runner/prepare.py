@@ -190,10 +190,17 @@ def _wan(experiment: Experiment, given: str | None) -> tuple[str, dict[str, Any]
                 f"WAN backend {name!r} is for the link of arms that are started here, and none (naive, pdd) has one: "
                 "`pddbench wan exec` runs your own commands on both sides of a link"
             )
+        if experiment.wan.events:
+            raise InputError(
+                "[wan] events change the link of arms that are started here, and none (naive, pdd) has one: leave them "
+                "out, or see `pddbench wan exec --event`"
+            )
         return "none", {"backend": "none"}
     choice = choose(name)
     link = resolve_link(experiment.wan, choice.backend)
     facts = {field: getattr(choice, field) for field in ("backend", "asked", "reason", "tried")}
+    if experiment.wan.events:
+        facts["events"] = experiment.wan.events
     return choice.backend, {**facts, "link": msgspec.to_builtins(link), "profile": link.profile}
 
 

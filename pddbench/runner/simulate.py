@@ -97,6 +97,7 @@ class _Simulation:
         self._schedule.t0_ns = self._now_ns() + LEAD_NS
         if zero:
             self._spool.write(frames.Zero(self._schedule.t0_ns))
+            self._deployment.begin_events(self._schedule.t0_ns / NS)
             if self._plan.window is not None:
                 self._until_ns = self._schedule.t0_ns + self._plan.window.until_ns
         self._open = set(indices)

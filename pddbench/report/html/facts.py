@@ -10,7 +10,7 @@ from pddbench.analyze.check import CheckResult
 from pddbench.report import mix, own_error
 from pddbench.report.html.markup import Markup, join, tag
 from pddbench.text import printable
-from pddbench.wan.words import measured_words, why
+from pddbench.wan.words import events_words, measured_words, why
 
 _STATUS = {"pass": "good", "breach": "bad", "undecided": "warn", "withheld": "warn"}
 
@@ -60,7 +60,8 @@ def _wan(run: dict[str, Any], manifest: dict[str, Any]) -> str:
     parts += [f"loss {link['loss_pct']:g}%" if link.get("loss_pct") else ""]
     how = "a model, not packets" if backend == "model" else why(str(backend))
     found = measured_words(run.get("wan_measured") or {})
-    return printable(", ".join([part for part in parts if part] + [how] + ([found] if found else [])))
+    changes = events_words(run.get("wan_events") or [])
+    return printable(", ".join(part for part in [*parts, changes, how, found] if part))
 
 
 def _error_bar(summary: dict[str, Any]) -> str:
