@@ -42,7 +42,11 @@ class SearchOptions:
 
 
 class Point(msgspec.Struct, kw_only=True):
-    """A run of the search; `invalid` names broken trust rules, and such a run is not used."""
+    """A run of the search; `invalid` names broken trust rules, and such a run is not used.
+
+    Tokens are means over the run's sessions: of prompts, of those what the cache gave (served, else possible), of
+    replies; null in files of earlier versions.
+    """
 
     rate: float
     good: list[int]
@@ -50,6 +54,9 @@ class Point(msgspec.Struct, kw_only=True):
     sessions: int
     seed: int
     requests_a_session: float
+    input_tokens_a_session: float | None = None
+    cached_tokens_a_session: float | None = None
+    output_tokens_a_session: float | None = None
     invalid: list[str] = []
 
 
@@ -194,9 +201,22 @@ class Runs:
         point = search.point_of(rate, rows["good"][inside | never].to_numpy(dtype=bool))
         if not sum(point.total):
             raise InputError(f"no request is due in {self.run_s:g} s after the warm-up at {rate:g}/s: longer --run-s")
-        per_session = len(rows) / max(1, rows["session_id"].nunique())
         return Point(rate=rate, good=list(point.good), total=list(point.total), sessions=sessions, seed=seed,
-                     requests_a_session=per_session, invalid=sorted(set(invalid)))  # fmt: skip
+                     invalid=sorted(set(invalid)), **_a_session(rows))  # fmt: skip
+
+
+def _a_session(rows: pd.DataFrame) -> dict[str, float]:
+    """Requests and tokens of a session in the mean; what a failed reply lacks counts as planned: money buys the mix."""
+    count = max(1, rows["session_id"].nunique())
+    prompts = rows["prompt_tokens"].fillna(rows["input_tokens_planned"])
+    cached = rows["cached_tokens"].fillna(rows["cached_tokens_possible"]).fillna(0)
+    outputs = rows["completion_tokens"].fillna(rows["output_tokens_planned"])
+    return {
+        "requests_a_session": len(rows) / count,
+        "input_tokens_a_session": float(prompts.sum()) / count,
+        "cached_tokens_a_session": float(cached.sum()) / count,
+        "output_tokens_a_session": float(outputs.sum()) / count,
+    }
 
 
 def objectives(experiment: Experiment) -> dict[str, float]:

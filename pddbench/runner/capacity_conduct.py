@@ -149,11 +149,13 @@ def _taken_up(folder: Path, experiment: Experiment, options: SearchOptions) -> S
 
 
 def save(state: State, folder: Path) -> None:
-    """Write `capacity.json` so that a crash leaves the old one or the new one."""
+    """Write `capacity.json`, answers included, so that a crash leaves the old one or the new one."""
+    from pddbench.report.capacity import document
+
     try:
         folder.mkdir(parents=True, exist_ok=True)
         temporary = folder / (FILE + ".tmp")
-        temporary.write_bytes(msgspec.json.format(msgspec.json.encode(state), indent=2) + b"\n")
+        temporary.write_bytes(msgspec.json.format(msgspec.json.encode(document(state)), indent=2) + b"\n")
         temporary.replace(folder / FILE)
     except OSError as error:
         raise InputError(f"cannot write to {folder}: {error.strerror}; choose another --out") from None
