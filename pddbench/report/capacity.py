@@ -76,7 +76,7 @@ class Answer(msgspec.Struct, kw_only=True):
 class Document(State, kw_only=True):
     """`capacity.json`: the state of the search, and what it says. Schema: `capacity.schema.json` beside this file."""
 
-    answers: list[Answer] = []
+    answers: list[Answer] = msgspec.field(default_factory=list)
 
 
 def document(state: State) -> Document:
@@ -161,7 +161,7 @@ def _fit_points(found: ArmSearch, requests: float | None) -> list[CurvePoint]:
         return []
     rates = [point.rate for point in points]
     grid = np.geomspace(min(rates), max(rates), _FIT_POINTS)
-    shares = 1 / (1 + np.exp(-np.clip(one.offset - one.slope * np.log(grid), -35, 35)))
+    shares = one.attainment(grid)
     return [
         CurvePoint(rate=float(rate), attainment=float(share), goodput=float(rate * requests * share))
         for rate, share in zip(grid, shares, strict=True)
@@ -206,15 +206,16 @@ def lines(state: State) -> Iterator[str]:
 
 def _arm_lines(answer: Answer, state: State) -> Iterator[str]:
     found = answer.capacity
-    runs = len(state.arms[answer.arm].points)
-    spoilt = f", {answer.invalid_runs} of them invalid and not used" if answer.invalid_runs else ""
+    runs = len(state.arms[answer.arm].points) - answer.invalid_runs
+    spoilt = f" (and {answer.invalid_runs} void ones, not used)" if answer.invalid_runs else ""
     if found is None or found.rate is None:
         yield f"  {answer.arm}: withheld ({found.why if found else 'no run'}); {runs} runs{spoilt}; {answer.stopped}"
         return
     step = "–" if found.isotonic is None else f"{found.isotonic:.3g}"
     yield (
         f"  {answer.arm}: {found.rate:.3g} {_interval(found.low, found.high)} sessions/s "
-        f"({_point(answer.requests_s)} requests/s); without a curve {step}; {runs} runs{spoilt}; stopped: {answer.stopped}"
+        f"({_point(answer.requests_s)} requests/s); without a curve {step}; {runs} runs{spoilt}; "
+        f"stopped: {answer.stopped}"
     )
     if answer.bcr is not None and answer.bcr.point is not None:
         text = (
@@ -305,7 +306,7 @@ def plot(state: State, folder: Path) -> list[Path]:
         below.plot(rate, rate * share, "o", color=colour, markersize=4)
         if estimate is not None and estimate.rate is not None:
             grid = np.geomspace(rate.min(), rate.max(), 200)
-            curve = 1 / (1 + np.exp(-np.clip(estimate.offset - estimate.slope * np.log(grid), -35, 35)))
+            curve = estimate.attainment(grid)
             above.plot(grid, 100 * curve, color=colour, linewidth=1)
             below.plot(grid, grid * curve, color=colour, linewidth=1)
             for axes in (above, below):
