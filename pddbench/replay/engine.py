@@ -177,7 +177,7 @@ class _Engine:
         self._over.clear()
         schedule.t0_ns = t0_ns
         if measured:
-            self._write(frames.Zero(t0_ns))
+            self._write(frames.Zero(t0_ns, self._pacer.exact))
             self._arm_window(t0_ns)
             self._health = HealthMonitor(
                 self._pacer, lambda: len(self._flying), self._transport.newest_read, self._write
