@@ -79,7 +79,7 @@ class Answer(msgspec.Struct, kw_only=True):
 class Document(State, kw_only=True):
     """`capacity.json`: the state of the search, and what it says. Schema: `capacity.schema.json` beside this file."""
 
-    answers: list[Answer] = []
+    answers: list[Answer] = msgspec.field(default_factory=list)
 
 
 def document(state: State) -> Document:
@@ -217,7 +217,8 @@ def _arm_lines(answer: Answer, state: State) -> Iterator[str]:
     step = "–" if found.isotonic is None else f"{found.isotonic:.3g}"
     yield (
         f"  {answer.arm}: {found.rate:.3g} {_interval(found.low, found.high)} sessions/s "
-        f"({_point(answer.requests_s)} requests/s); without a curve {step}; {runs} runs{spoilt}; stopped: {answer.stopped}"
+        f"({_point(answer.requests_s)} requests/s); without a curve {step}; {runs} runs{spoilt}; "
+        f"stopped: {answer.stopped}"
     )
     if answer.bcr is not None and answer.bcr.point is not None:
         text = (

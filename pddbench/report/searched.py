@@ -19,9 +19,10 @@ _MOST_FOLDERS = 500
 
 
 class Beside(NamedTuple):
-    """A search of the experiment that a run belongs to. `link`: its page, from the run's own folder."""
+    """A search of the experiment that a run belongs to. `link`: its page from the run's own folder, if it is there."""
 
-    link: str
+    folder: str
+    link: str | None
     state: State
 
 
@@ -72,7 +73,9 @@ def beside(folder: Path, summary: dict[str, Any]) -> Beside | None:
     if not found:
         return None
     path, state = max(found, key=lambda one: (one[0] / FILE).stat().st_mtime_ns)
-    return Beside(link=Path(os.path.relpath(path / "report.html", own)).as_posix(), state=state)
+    page = path / "report.html"
+    link = Path(os.path.relpath(page, own)).as_posix() if page.is_file() else None
+    return Beside(folder=path.name, link=link, state=state)
 
 
 def _matching(folder: Path, summary: dict[str, Any]) -> State | None:

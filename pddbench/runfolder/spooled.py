@@ -19,7 +19,7 @@ _SPOOL = re.compile(r"([a-z0-9_-]+)\.([0-9]+)(?:\.w[0-9]+)?")
 
 
 class ArmFacts(msgspec.Struct):
-    """What finishing an arm's run needs besides plan and spool. `workers`: processes that its sessions are split over."""
+    """What finishing an arm's run needs besides plan and spool. `workers`: processes that share its sessions."""
 
     arm: str
     repeat: int

@@ -143,8 +143,8 @@ def command(*words):
 
 
 def test_the_command_stops_says_why_and_goes_on(tmp_path):
-    """A budget that ran out must be said, and a second call with more must use the runs there are. What is saved is what
-    the published schema promises to other tools."""
+    """A budget that ran out must be said, and a second call with more must use the runs there are. What is saved is
+    what the published schema promises to other tools."""
     file = tmp_path / "e.toml"
     file.write_text(EXPERIMENT.format(trace=small_trace(tmp_path / "t.trace.jsonl")))
     words = [file, "--simulate", "--out", tmp_path / "c", "--run-s", "10", "--warmup-s", "2", "--start-rate", "0.4",

@@ -134,8 +134,10 @@ def test_the_lamp_goes_by_the_rules_of_the_verdict(lag_ms, late_ms, cpu, lamp):
     assert watch.health()[0] == lamp
 
 
-@pytest.mark.parametrize(("exact", "kernel", "late_ms", "lamp"), [(True, True, 0, "warn"), (False, True, 0, "bad"),
-                                                                  (True, False, 0, "bad"), (True, True, 9, "bad")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("exact", "kernel", "late_ms", "lamp"),
+    [(True, True, 0, "warn"), (False, True, 0, "bad"), (True, False, 0, "bad"), (True, True, 9, "bad")],
+)
 def test_a_late_loop_that_spoils_nothing_is_a_warning(exact, kernel, late_ms, lamp):
     """The rule only warns where the kernel stamps arrivals and a timerfd paces; a red lamp would make people stop runs
     that end as valid."""

@@ -178,5 +178,10 @@ def _capacity(summary: dict[str, Any], search: Beside | None) -> Markup:
     )
     found = f"Largest session rate at {100 * state.target:g}% inside the objectives ({state.measured}): {said or '–'}."
     compared = f" BCR is against {first}." if len(state.arms) > 1 else ""
-    link = tag("a", "goodput by rate, BCR, prices", href=search.link)
-    return tag("p", f"{found}{compared} ", link, class_="aside")
+    if search.link is None:
+        there = tag(
+            "span", "Its page: ", tag("code", f"pddbench report …/{printable(search.folder, 100)}"), " makes it."
+        )
+    else:
+        there = tag("a", "goodput by rate, BCR, prices", href=search.link)
+    return tag("p", f"{found}{compared} ", there, class_="aside")
