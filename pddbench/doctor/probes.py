@@ -167,6 +167,20 @@ def loopback() -> Probe:
                  means="emulated arms and `pddbench up` can start")  # fmt: skip
 
 
+def engine() -> Probe:
+    """Whether real llama.cpp servers can be started: the third kind of arm."""
+    there = importlib.util.find_spec("xllamacpp") is not None
+    return Probe(
+        name="llama.cpp",
+        status="ok" if there else "missing",
+        found="xllamacpp is installed" if there else "xllamacpp is not installed",
+        means='arms with engine = "llamacpp" can start real servers'
+        if there
+        else 'arms with engine = "llamacpp" will not start; emulated and remote arms do',
+        advice=None if there else "pip install 'pddbench[live]'",
+    )
+
+
 def netem() -> Probe:
     """Whether the kernel's network emulator works: a link is made by it, in namespaces of our own, and timed."""
     return _packets("netem", "netem", "a kernel with sch_netem, and iproute2 (ip, tc)")
@@ -230,7 +244,7 @@ def results() -> Probe:
 
 
 PROBES: tuple[Callable[[], Probe], ...] = (
-    python, kernel, cores, clock, timers, files, loop, reader, loopback, netem, tun, namespaces, results,
+    python, kernel, cores, clock, timers, files, loop, reader, loopback, engine, netem, tun, namespaces, results,
 )  # fmt: skip
 
 

@@ -179,7 +179,7 @@ class _Engine:
         self._over.clear()
         schedule.t0_ns = t0_ns
         if measured:
-            self._write(frames.Zero(t0_ns))
+            self._write(frames.Zero(t0_ns, self._pacer.exact))
             if self._job.on_zero is not None:
                 self._job.on_zero(t0_ns)
             self._arm_window(t0_ns)

@@ -92,6 +92,7 @@ class _Finisher:
         self._t0_ns = found.t0_ns
         self._block = facts.block_tokens or 1
         self._times = _Times(len(plan.requests))
+        self._planned_worker = _planned_workers(plan, facts.workers)
 
     def run(self) -> None:
         """All three tables; each is complete before it gets its name, `requests` last."""
@@ -168,7 +169,7 @@ class _Finisher:
         """A request's row and its events."""
         frames, clock, worker = self._spools.request(request.index)
         row = planned_row(request, self._facts, self._block)
-        row["worker"] = worker
+        row["worker"] = int(self._planned_worker[request.index]) if worker is None else worker
         event = RequestEvents(request.request_id)
         if frames.handed is None:
             self._not_sent(row, frames)
@@ -235,6 +236,19 @@ class _Finisher:
                 yield rows
                 rows = []
         yield rows
+
+
+def _planned_workers(plan: Plan, workers: int) -> npt.NDArray[np.int32]:
+    """Whose each request was to be: a worker that was killed leaves no word about what it had not sent yet."""
+    import numpy as np
+
+    from pddbench.replay.split import split_sessions
+
+    owner = np.zeros(len(plan.requests), dtype=np.int32)
+    if workers > 1:
+        for worker, part in enumerate(split_sessions(plan, workers)):
+            owner[np.asarray(part)] = worker
+    return owner
 
 
 class _Times:
