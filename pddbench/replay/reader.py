@@ -1,7 +1,8 @@
 """Goes through the events of one stream: what each chunk said, and which read brought it. Pure, nothing about time.
 
-A stream is first taken as what nearly all are: events of one `data: ` line, each JSON of a known shape; those are read
-in bulk. Whatever is not like that is read again event by event, by the whole of the format. Both ways note the same.
+A stream is first taken as what nearly all are: events of one `data: ` line, most of which differ in a text only; those
+are read in bulk. Whatever is not like that is read again event by event, by the whole of the format. Both ways note the
+same.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ from typing import Any
 
 import msgspec
 
+from pddbench.replay.alike import alike, only_text
 from pddbench.replay.chunks import Choice, Chunk, body_message, content_text, decode, error_message, token_text
-from pddbench.replay.sse import Event, SseError, SseParser, plain_events
+from pddbench.replay.sse import Event, SseError, SseParser, plain_stream
 from pddbench.text import printable
 
 _MAX_INT32 = 2**31 - 1
@@ -57,46 +59,55 @@ class StreamReader:
 
     def _run_plain(self) -> bool:
         """All at once, if every event is plain and a chunk; if not, nothing is noted."""
-        found = plain_events(self._pieces)
-        if found is None:
+        stream = plain_stream(self._pieces)
+        if stream is None:
             return False
-        events, numbers = found
-        done = events[-1] == _DONE
+        found = alike(stream)
+        before, texts, after = (found.before, found.texts, found.after) if found else (stream.events(), [], [])
+        ending = after if texts else before
+        done = bool(ending) and ending[-1] == _DONE
+        if done:
+            del ending[-1]
         try:
-            chunks = list(map(_decode_plain, events[:-1] if done else events))
+            first, rest = list(map(_decode_plain, before)), list(map(_decode_plain, after))
         except (msgspec.MsgspecError, UnicodeDecodeError):
             return False
-        for chunk in chunks:
-            if chunk.error or chunk.object == "error":
-                return False
+        if any(chunk.error or chunk.object == "error" for chunk in (*first, *rest)):
+            return False
         self.done = done
-        if chunks:
-            self.first_chunk_read = numbers[0]
-        self._chunks(chunks, numbers)
+        if first or texts:
+            self.first_chunk_read = stream.numbers[0]
+        self._chunks(first, stream.numbers)
+        if texts:
+            self._bear(texts, stream.numbers[len(first) : len(first) + len(texts)])
+        self._chunks(rest, stream.numbers[len(first) + len(texts) :])
         return True
 
     def _chunks(self, chunks: list[Chunk], reads: Sequence[int]) -> None:
-        """As `_chunk` for each; those that bear text of the first choice and nothing else are most."""
-        finish, contents = self._finish, self._contents
-        texts = self._texts.setdefault(0, [])
+        """As `_chunk` for each."""
         for chunk, read in zip(chunks, reads, strict=False):
-            choices = chunk.choices
-            if choices is not None and len(choices) == 1 and chunk.pdd is None and chunk.usage is None:
-                choice = choices[0]
-                text = choice.text if choice.delta is None else _only_content(choice)
-                if text and choice.index == 0 and choice.finish_reason is None and type(choice.token_ids) is not list:
-                    finish.setdefault(0, None)
-                    texts.append(text)
-                    contents.append(text)
-                    self._ids = None
-                    self.token_reads.append(read)
-                    self.pdd_index.append(None)
-                    self.stage.append(None)
-                    self.usage_so_far.append(None)
-                    continue
-            self._chunk(chunk, read)
+            text = only_text(chunk)
+            if text:
+                self._bear([text], (read,))
+            else:
+                self._chunk(chunk, read)
+
+    def _bear(self, texts: list[str], reads: Sequence[int]) -> None:
+        """Chunks that carry these texts of the first choice and nothing else; an empty one carries no token."""
+        self._finish.setdefault(0, None)
+        if "" in texts:
+            reads = [read for read, text in zip(reads, texts, strict=True) if text]
+            texts = [text for text in texts if text]
         if not texts:
-            del self._texts[0]
+            return
+        nothing = [None] * len(texts)
+        self._texts.setdefault(0, []).extend(texts)
+        self._contents += texts
+        self._ids = None
+        self.token_reads += reads
+        self.pdd_index += nothing
+        self.stage += nothing
+        self.usage_so_far += nothing
 
     def run_carefully(self) -> None:
         """Event by event, by the whole of the format."""
@@ -180,23 +191,6 @@ class StreamReader:
     def token_ids(self) -> list[int] | None:
         """Ids of the first choice; None unless every chunk that bears tokens has its own."""
         return self._ids or None
-
-
-def _only_content(choice: Choice) -> str | None:
-    """The content of a chat delta that has nothing else, as text; None for any other."""
-    delta = choice.delta
-    if (
-        delta is None
-        or choice.text is not None
-        or type(delta.content) is not str
-        or delta.reasoning_content is not None
-        or delta.reasoning is not None
-        or delta.refusal is not None
-        or delta.tool_calls is not None
-        or delta.function_call is not None
-    ):
-        return None
-    return delta.content
 
 
 def whole(value: Any, limit: int = _MAX_INT32) -> int | None:

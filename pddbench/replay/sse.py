@@ -15,7 +15,7 @@ from typing import NamedTuple
 MAX_EVENT_BYTES = 64 << 20
 _LINE_END = re.compile(rb"\r\n?|\n")
 _BOM = b"\xef\xbb\xbf"
-_FIELD, _BETWEEN = b"data: ", b"\n\ndata: "
+FIELD, BETWEEN = b"data: ", b"\n\ndata: "
 
 
 class SseError(Exception):
@@ -135,20 +135,32 @@ class SseParser:
         self._event = b""
 
 
-def plain_events(pieces: Sequence[bytes]) -> tuple[list[bytes], Sequence[int]] | None:
-    """The data of each event, and which of the pieces of the stream completed it, if all events are plain; else None.
+class PlainStream(NamedTuple):
+    """A stream whose events are all plain: its bytes, how many events, which of its pieces completed each."""
+
+    whole: bytes
+    size: int
+    numbers: Sequence[int]
+
+    def events(self) -> list[bytes]:
+        """The data of each event."""
+        return self.whole[len(FIELD) : -2].split(BETWEEN)
+
+
+def plain_stream(pieces: Sequence[bytes]) -> PlainStream | None:
+    """The stream in these pieces, if all its events are plain; else None.
 
     Plain is one line `data: …` and a blank one, both ended by LF, from the stream's first byte to its last. Anything
     else (comments, other fields, CR, an event that is cut off, one that is too large) is for `SseParser`.
     """
     whole = b"".join(pieces)
-    if not (whole.startswith(_FIELD) and whole.endswith(b"\n\n")) or b"\r" in whole or len(whole) > MAX_EVENT_BYTES:
+    if not (whole.startswith(FIELD) and whole.endswith(b"\n\n")) or b"\r" in whole or len(whole) > MAX_EVENT_BYTES:
         return None
-    events = whole[len(_FIELD) : -2].split(_BETWEEN)
-    if whole.count(b"\n") != 2 * len(events) or b"" in events:
+    count = whole.count(BETWEEN) + 1
+    if whole.count(b"\n") != 2 * count:
         return None
-    sizes = [len(event) + len(_FIELD) + 2 for event in events]
-    if sizes == list(map(len, pieces)):
-        return events, range(len(events))
+    if count == len(pieces) and all(piece[-2:] == b"\n\n" for piece in pieces):
+        return PlainStream(whole, count, range(count))
     ends = list(accumulate(map(len, pieces)))
-    return events, [bisect_left(ends, end) for end in accumulate(sizes)]
+    sizes = (len(event) + len(FIELD) + 2 for event in whole[len(FIELD) : -2].split(BETWEEN))
+    return PlainStream(whole, count, [bisect_left(ends, end) for end in accumulate(sizes)])

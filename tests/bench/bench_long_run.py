@@ -1,9 +1,8 @@
 """A million requests replayed to the end, reported, compared and loaded: time, CPU and peak memory of every step.
 
-Run on demand: `PDDBENCH_BENCH_RATE=1000 make bench ARGS="-k test_long_run"` (requests a second). PDDBENCH_BENCH_REQUESTS
-says
-how many, PDDBENCH_BENCH_WORKERS by how many processes, PDDBENCH_BENCH_KEEP where everything stays. Replies are short (4
-tokens, 20 ms apart), prompts too: what is tested is the number of requests.
+`PDDBENCH_BENCH_RATE=1000 make bench ARGS="-k test_long_run"` runs it, at so many requests a second.
+PDDBENCH_BENCH_REQUESTS: how many, PDDBENCH_BENCH_WORKERS: by how many processes, PDDBENCH_BENCH_KEEP: where everything
+stays. Replies are short, 4 tokens 20 ms apart, and prompts too: what is tested is the number of requests.
 """
 
 from __future__ import annotations
