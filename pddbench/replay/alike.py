@@ -1,9 +1,8 @@
 """Events of a stream that differ in one piece of text only: their texts, without decoding each.
 
 Most servers write every token's event alike but for the token. From one such event, decoded, what stands before and
-after its text is known; put together, the end of one event and the beginning of the next are a separator that splits
-all of them at once. What is between two separators is a JSON string: a part of the event in which nothing but the text
-can be, as a probe with another text has shown.
+after its text is known, and a probe with another text shows that nothing but the text can be between the two. Of all
+events that begin and end so, what is between is a JSON string, and nothing else needs to be looked at.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ from typing import NamedTuple
 import msgspec
 
 from pddbench.replay.chunks import Choice, Chunk
-from pddbench.replay.sse import BETWEEN, FIELD, PlainStream
 
 LEAST = 8  # events; fewer are decoded one by one
 _LOOKED_AT = 3  # events at the start of a stream, one of which should be like those after it
@@ -25,26 +23,31 @@ _decode = msgspec.json.Decoder(Chunk).decode
 
 
 class Alike(NamedTuple):
-    """The texts of events `first`, `first + 1`, … of a stream, and the events before and after them."""
+    """The texts of the events in the middle of a stream, and the events before and after them."""
 
     before: list[bytes]
-    first: int
     texts: list[str]
     after: list[bytes]
 
 
-def alike(stream: PlainStream) -> Alike | None:
+def alike(events: list[bytes]) -> Alike | None:
     """What is alike in a stream; None where that is little, or nothing."""
-    if stream.size < LEAST:
+    if len(events) < LEAST:
         return None
-    begin = stream.whole[len(FIELD) :].split(BETWEEN, _LOOKED_AT)[:_LOOKED_AT]
-    at = len(FIELD)
-    for first, event in enumerate(begin):
+    for first, event in enumerate(events[:_LOOKED_AT]):
         frame = _frame(event)
-        if frame is not None:
-            found = _texts(stream.whole[at + len(frame[0]) :], *frame)
-            return None if found is None else Alike(begin[:first], first, *found)
-        at += len(event) + len(BETWEEN)
+        if frame is None:
+            continue
+        before, after = frame
+        end = len(events)
+        while end > first and not (events[end - 1].startswith(before) and events[end - 1].endswith(after)):
+            end -= 1
+        same = events[first:end]
+        written = [one[len(before) : len(one) - len(after)] for one in same]
+        if len(same) < LEAST or before + (after + before).join(written) + after != b"".join(same):
+            return None
+        texts = _decoded(written)
+        return None if texts is None else Alike(events[:first], texts, events[end:])
     return None
 
 
@@ -99,27 +102,10 @@ def _only_content(choice: Choice) -> str | None:
     return delta.content
 
 
-def _texts(rest: bytes, before: bytes, after: bytes) -> tuple[list[str], list[bytes]] | None:
-    """The texts at the start of `rest`, which begins with the first of them, and the events after the last."""
-    written = rest.split(after + BETWEEN + before)
-    last = written.pop()
-    text, end, behind = last.partition(after + b"\n\n")
-    if end and b"\n" not in text:
-        written.append(text)
-    else:
-        behind = FIELD + before + last  # begins as the others do, and goes on in another way
-    if len(written) < LEAST:
-        return None
-    texts = _decoded(written)
-    if texts is None or (behind and not behind.startswith(FIELD)):
-        return None
-    return texts, behind[len(FIELD) : -2].split(BETWEEN) if behind else []
-
-
 def _decoded(written: list[bytes]) -> list[str] | None:
     """JSON strings, without their quotes, as text; None where one of them is none."""
     together = b"".join(written)
-    if _CONTROL.search(together):  # so none reaches over the end of an event, either
+    if _CONTROL.search(together):
         return None
     try:
         if b'"' in together or b"\\" in together:

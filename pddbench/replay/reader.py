@@ -62,8 +62,8 @@ class StreamReader:
         stream = plain_stream(self._pieces)
         if stream is None:
             return False
-        found = alike(stream)
-        before, texts, after = (found.before, found.texts, found.after) if found else (stream.events(), [], [])
+        found = alike(stream.events)
+        before, texts, after = (found.before, found.texts, found.after) if found else (stream.events, [], [])
         ending = after if texts else before
         done = bool(ending) and ending[-1] == _DONE
         if done:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 MAX_EVENT_BYTES = 64 << 20
 _LINE_END = re.compile(rb"\r\n?|\n")
 _BOM = b"\xef\xbb\xbf"
-FIELD, BETWEEN = b"data: ", b"\n\ndata: "
+_FIELD, _BETWEEN = b"data: ", b"\n\ndata: "
 
 
 class SseError(Exception):
@@ -136,15 +136,10 @@ class SseParser:
 
 
 class PlainStream(NamedTuple):
-    """A stream whose events are all plain: its bytes, how many events, which of its pieces completed each."""
+    """A stream whose events are all plain: the data of each, and which of the stream's pieces completed it."""
 
-    whole: bytes
-    size: int
+    events: list[bytes]
     numbers: Sequence[int]
-
-    def events(self) -> list[bytes]:
-        """The data of each event."""
-        return self.whole[len(FIELD) : -2].split(BETWEEN)
 
 
 def plain_stream(pieces: Sequence[bytes]) -> PlainStream | None:
@@ -154,13 +149,13 @@ def plain_stream(pieces: Sequence[bytes]) -> PlainStream | None:
     else (comments, other fields, CR, an event that is cut off, one that is too large) is for `SseParser`.
     """
     whole = b"".join(pieces)
-    if not (whole.startswith(FIELD) and whole.endswith(b"\n\n")) or b"\r" in whole or len(whole) > MAX_EVENT_BYTES:
+    if not (whole.startswith(_FIELD) and whole.endswith(b"\n\n")) or b"\r" in whole or len(whole) > MAX_EVENT_BYTES:
         return None
-    count = whole.count(BETWEEN) + 1
-    if whole.count(b"\n") != 2 * count:
+    events = whole[len(_FIELD) : -2].split(_BETWEEN)
+    if whole.count(b"\n") != 2 * len(events):
         return None
-    if count == len(pieces) and all(piece[-2:] == b"\n\n" for piece in pieces):
-        return PlainStream(whole, count, range(count))
+    if len(events) == len(pieces) and all(piece[-2:] == b"\n\n" for piece in pieces):
+        return PlainStream(events, range(len(events)))
     ends = list(accumulate(map(len, pieces)))
-    sizes = (len(event) + len(FIELD) + 2 for event in whole[len(FIELD) : -2].split(BETWEEN))
-    return PlainStream(whole, count, [bisect_left(ends, end) for end in accumulate(sizes)])
+    sizes = (len(event) + len(_FIELD) + 2 for event in events)
+    return PlainStream(events, [bisect_left(ends, end) for end in accumulate(sizes)])
