@@ -83,6 +83,9 @@ class CountedRun(VirtualClient):
         super().run()
         self._clock.run()
 
+    def _begin_measured(self) -> None:
+        self.deployment.begin_events(self.t0_ns / NS)
+
     def was_sent(self, index: int) -> bool:
         """Whether a request left the client."""
         return index in self.deployment.outcomes

@@ -29,7 +29,7 @@ from pddbench.runner.counted import table
 from pddbench.runner.counting import CountedRun
 from pddbench.runner.virtual_client import Manners, VirtualClient
 from pddbench.workload.history import Replies
-from pddbench.workload.plan import Plan
+from pddbench.workload.plan import NS, Plan
 from pddbench.workload.requests import as_columns
 
 if TYPE_CHECKING:
@@ -119,6 +119,7 @@ class _Simulation(VirtualClient):
 
     def _begin_measured(self) -> None:
         self._spool.write(frames.Zero(self.t0_ns))
+        self._deployment.begin_events(self.t0_ns / NS)
 
     def _submit(self, index: int, times: Times) -> None:
         body = self._bodies(index)
@@ -211,11 +212,11 @@ def simulate_frame(
 
 
 def _plan_of(experiment: Experiment, trace: Trace | None) -> Plan:
-    from pddbench.trace.read import read_trace
+    from pddbench.trace.read import read_as_columns
     from pddbench.workload.plan import make_plan
 
     work = experiment.workload
-    return make_plan(trace if trace is not None else read_trace(Path(work.trace), work.format), work)
+    return make_plan(trace if trace is not None else read_as_columns(Path(work.trace), work.format), work)
 
 
 def counted_run(

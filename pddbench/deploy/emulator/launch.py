@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,7 @@ from pddbench.deploy.emulator.spec import CROSSES, EmulatorSpec
 from pddbench.errors import WorldError
 from pddbench.text import printable
 from pddbench.wan.backends import PACKET_BACKENDS
+from pddbench.wan.steps import applied_on_time
 
 if TYPE_CHECKING:
     from pddbench.wan.guard import Guard
@@ -30,7 +31,7 @@ _NAMES = {"router": "the emulator's router", "a": "the emulator's cluster A", "b
 _MODULE = "pddbench.deploy.emulator.process"
 
 
-def _open_link(spec: EmulatorSpec) -> Guard | None:
+def _open_link(spec: EmulatorSpec, stopped: Callable[[], bool]) -> Guard | None:
     """The link of an arm that has one with packets, measured idle, and watched from now on."""
     if spec.arm not in CROSSES or spec.wan_backend not in PACKET_BACKENDS:
         return None
@@ -41,7 +42,7 @@ def _open_link(spec: EmulatorSpec) -> Guard | None:
     shape = wire_shape(spec.link, spec.kv_scale, spec.speed)
     guard = Guard(open_shapes(shape, shape, spec.wan_backend))
     try:
-        guard.begin()
+        guard.begin(stopped)
     except BaseException:
         guard.close()
         raise
@@ -59,7 +60,7 @@ class Deployment:
         self.port: int = listener.getsockname()[1]
         self.guard: Guard | None = None
         try:
-            self.guard = _open_link(spec)
+            self.guard = _open_link(spec, stopped)
             self._start(listener.fileno(), stopped)
         except BaseException:
             self.close()
@@ -108,6 +109,22 @@ class Deployment:
     def link_problems(self) -> list[str]:
         """In what the link is not as asked, as far as known by now."""
         return self.guard.problems if self.guard else []
+
+    def begin_events(self, t0_ns: int) -> None:
+        """The run's zero (CLOCK_MONOTONIC): from there on the link changes by its schedule. Does not wait."""
+        if self.guard is not None:
+            self.guard.begin_schedule(self.spec.link_steps, t0_ns / 1e9, self.spec.speed)
+        elif self.spec.link_steps:
+            for role, process in self._processes.items():
+                if role != "router":
+                    process.tell(b"%d" % t0_ns)
+
+    def link_changes(self, figures: Sequence[tuple[str, str, float]]) -> list[dict[str, Any]]:
+        """How the link has changed, in experiment seconds after the run's zero; `figures`: of `stats`."""
+        if self.guard is not None:
+            return self.guard.changes
+        count = int(sum(value for _, metric, value in figures if metric == "link_changes"))
+        return [applied_on_time(step) for step in self.spec.link_steps[:count]]
 
     def end_link(self, load: bool = True) -> dict[str, Any] | None:
         """Measure the link again, and all that is known of it; None without packets."""

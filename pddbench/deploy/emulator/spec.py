@@ -7,6 +7,7 @@ from typing import Literal
 import msgspec
 
 from pddbench.wan.link import Link
+from pddbench.wan.steps import Step
 
 CROSSES = ("naive", "pdd")  # arms whose KV crosses the WAN
 
@@ -122,3 +123,4 @@ class EmulatorSpec(msgspec.Struct, frozen=True):
     ids_late_s: float = 0.0  # ids handed over reach MD that much later
     ids_lost: int = 0  # every so many-th message of ids is lost; 0: none
     changes: tuple[RoleChange, ...] = ()
+    link_steps: tuple[Step, ...] = ()  # how the link changes; from the zero of the run on, experiment seconds

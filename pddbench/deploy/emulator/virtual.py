@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pddbench.deploy.emulator import observe
@@ -21,6 +22,7 @@ from pddbench.deploy.emulator.spec import EmulatorSpec
 from pddbench.deploy.emulator.streams import Stretch, tokens_after_steps
 from pddbench.wan.clock import VirtualClock
 from pddbench.wan.fluid import FluidLink
+from pddbench.wan.steps import Waits, shifted
 
 if TYPE_CHECKING:
     import numpy as np
@@ -44,20 +46,47 @@ class _World(ABC):
         if spec.arm != "baseline":
             self.link = FluidLink(spec.link, self.clock, spec.kv_flows, spec.kv_warm)
         self.delay_s = spec.link.rtt_s / 2
+        self.waits = Waits()
         self.a = ClusterA(
             spec,
             self.clock,
             self.link,
             self._on_reply,
-            self._deliver,
-            self._deliver,
+            self._across(self._deliver),
+            self._across(self._deliver),
             self.delay_s,
             on_stretch,
             observer,
         )
         self.b: ClusterB | None = None
         if spec.arm != "baseline":
-            self.b = ClusterB(spec, self.clock, self._on_reply, self.a.on_message, self.delay_s, on_stretch, observer)
+            self.b = ClusterB(
+                spec,
+                self.clock,
+                self._across(self._on_reply),
+                self._across(self.a.on_message),
+                self.delay_s,
+                on_stretch,
+                observer,
+            )
+
+    def begin_events(self, start_s: float) -> None:
+        """The link's own schedule begins: its zero on the clock."""
+        if self.link is not None:
+            self.link.follow(self.spec.link_steps, start_s)
+            self.waits = Waits(shifted(self.spec.link_steps, start_s))
+
+    def _across(self, receive: Callable[[Message], None]) -> Callable[[Message], None]:
+        """What takes a message at the other end, over a link that may be cut."""
+        return partial(self._crossed, receive) if self.spec.link_steps else receive
+
+    def _crossed(self, receive: Callable[[Message], None], message: Message) -> None:
+        """A message is due at the other end: it is there, or waits until the link is back."""
+        arrives_s = self.waits.arrives_s(self.clock.now(), self.delay_s)
+        if arrives_s > self.clock.now():
+            self.clock.call_at(arrives_s, receive, message)
+        else:
+            receive(message)
 
     def _deliver(self, message: Message) -> None:
         self.to_b(message)
@@ -233,7 +262,7 @@ class CountedDeployment(_World):
                 if first != len(times_s):
                     raise ValueError(f"token {first} of request {rid} came after {len(times_s)}")
                 more_s = steps_s[steps_of_tokens(made, self.spec.tokens_per_step)]
-                times_s = np.concatenate([times_s, more_s + self.delay_s if self._far(stage) else more_s])
+                times_s = np.concatenate([times_s, self._arrivals_of_s(stage, more_s)])
                 stages.append((stage, made))
         return until(np.maximum.accumulate(times_s), stages, self.clock.now())
 
@@ -241,9 +270,10 @@ class CountedDeployment(_World):
     def _b_decoder(self) -> Decoder | None:
         return None if self.b is None else self.b.decoder
 
-    def _far(self, stage: str) -> bool:
-        """Whether a stage's tokens cross the link to the client."""
-        return self.spec.arm != "baseline" and stage in ("md", "d")
+    def _arrivals_of_s(self, stage: str, made_s: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """When tokens made at these times reach the client: those of cluster B cross the link."""
+        far = self.spec.arm != "baseline" and stage in ("md", "d")
+        return self.waits.leave_s(made_s) + self.delay_s if far else made_s
 
     def _arrivals_s(self, stage: str, stretch: Stretch) -> npt.NDArray[np.float64]:
         ends_s = stretch.log.ends_s()
@@ -251,7 +281,7 @@ class CountedDeployment(_World):
             made_s = ends_s[stretch.step : stretch.step + stretch.count]
         else:
             made_s = ends_s[stretch.step + steps_of_tokens(stretch.count, stretch.tokens_per_step)]
-        return made_s + self.delay_s if self._far(stage) else made_s
+        return self._arrivals_of_s(stage, made_s)
 
 
 def steps_of_tokens(count: int, per_step: float) -> npt.NDArray[np.int64]:
