@@ -44,7 +44,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "wan show": ("pddbench wan show", "pddbench wan show --json"),
     "wan clear": ("pddbench wan clear",),
     "capacity": ("pddbench capacity workloads/quickstart/experiment.toml --simulate --half-width 0.1",),
-    "claims": ("pddbench claims --out claims",),
+    "claims": (
+        "pddbench claims --out claims",
+        "pddbench claims --full --only C7",
+        "pddbench claims --live results/relay --live results/cache",
+    ),
     "feasibility": ("pddbench feasibility --kv-bytes 50000 --input 100000 --rate 20 --line-gbit 100",),
     "hlog export": ("pddbench hlog export results/mine --out mine.hlog",),
     "hlog merge": ("pddbench hlog merge monday.hlog tuesday.hlog --out both.hlog",),
