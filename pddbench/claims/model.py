@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import Any, Literal
 
 import msgspec
 
 from pddbench.analyze.intervals import Figure, as_float, number
-
-if TYPE_CHECKING:
-    from pddbench.claims.scenes import Scenes
 
 Verdict = Literal["agrees", "differs", "undecided", "not testable here"]
 Gone = Literal["gone", "still there", "undecided", "not testable here"]
@@ -43,7 +40,10 @@ class OffPart(msgspec.Struct, kw_only=True):
 
 
 class Row(msgspec.Struct, kw_only=True):
-    """A row of the table. `off`: what is left of the effect without its mechanism; `size`: of what was measured."""
+    """A row of the table. `off`: what is left of the effect without its mechanism; `size`: of what was measured.
+
+    `date` of measuring (ISO 8601), `command`: what measures it again, `seconds` of wall time.
+    """
 
     id: str
     claim: str
@@ -54,6 +54,8 @@ class Row(msgspec.Struct, kw_only=True):
     note: str = ""
     hangs_on: str = ""
     size: str = ""
+    date: str = ""
+    command: str = ""
     seconds: float = 0.0
 
 
@@ -80,7 +82,7 @@ class Claim(msgspec.Struct, frozen=True):
 
     id: str
     text: str
-    measure: Callable[[Scenes], Found]
+    measure: Callable[[Any], Found]  # of `Scenes`
 
 
 def part(

@@ -54,7 +54,7 @@ CLAIMS: tuple[Claim, ...] = (
 )  # fmt: skip
 
 
-def measure(scenes: Scenes, claims: Sequence[Claim] = CLAIMS) -> Iterator[Row]:
+def measure(scenes: Scenes | None, claims: Sequence[Claim] = CLAIMS) -> Iterator[Row]:
     """A row a claim, each as soon as it is measured."""
     for claim in claims:
         start = time.monotonic()
@@ -63,7 +63,7 @@ def measure(scenes: Scenes, claims: Sequence[Claim] = CLAIMS) -> Iterator[Row]:
         yield row
 
 
-def _row(claim: Claim, scenes: Scenes) -> Row:
+def _row(claim: Claim, scenes: Scenes | None) -> Row:
     try:
         found = claim.measure(scenes)
     except NotTestable as reason:
