@@ -6,7 +6,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from pddbench.claims import bathtub, mechanisms
+from pddbench.claims import bathtub, docs, mechanisms
+from pddbench.claims.conduct import read_result
 from pddbench.claims.experiments import Bench, workloads
 from pddbench.claims.mechanisms import MECHANISMS
 from pddbench.claims.recipes import RECIPES
@@ -163,3 +164,13 @@ def test_an_arm_is_simulated_once(bench):
     first = bench.data("c10").run.path / "requests" / "direct.1.parquet"
     second = bench.data("c11").run.path / "requests" / "direct.1.parquet"
     assert first.stat().st_ino == second.stat().st_ino
+
+
+def test_docs_are_made_from_the_results():
+    """Without it, the published table could say what nobody measured, or leave out a claim."""
+    full, live = (read_result(docs.DOCS / "claims" / f"{kind}.json") for kind in ("full", "live"))
+    text = (docs.DOCS / "claims.md").read_text(encoding="utf-8")
+    assert docs.page(text, full, live) == text, "python -m pddbench.claims.docs"
+    assert list(full) == [f"C{n}" for n in range(1, 27)]
+    assert all(part.verdict == "gone" for row in full.values() for part in row.off)
+    assert {"C7", "C11"} <= set(live) and all(row.date for row in (*full.values(), *live.values()))
