@@ -66,8 +66,8 @@ def c11_packets(backend: str = "auto") -> Found:
              "timeout: beyond P90 at these losses",
         hangs_on="one queue for all: where a flow of others fills the line (Cubic fills the queue too) ids wait in it; "
                  "with BBR or a queue of their own they would not",
-        size=f"{sum(one.ids for one in CONDITIONS):,} hand-offs of ids (1.5 KB), "
-             f"{sum(one.kv for one in CONDITIONS)} of KV (4,649 KB), open connections, {RATE_MBIT:g} Mbit/s, 15 ms one way, kernel TCP",
+        size=f"{sum(one.ids for one in CONDITIONS):,} hand-offs of ids (1.5 KB), {sum(one.kv for one in CONDITIONS)} "
+             f"of KV (4,649 KB), open connections, {RATE_MBIT:g} Mbit/s, 15 ms one way, kernel TCP",
     )  # fmt: skip
 
 
