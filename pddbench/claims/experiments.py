@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import shutil
 import tempfile
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Literal
 
@@ -51,16 +52,27 @@ class Bench:
             raise InputError(f"{path}: no such experiment; use a checkout of pddbench, or reinstall it")
         return path
 
-    def data(self, name: str, *, seed: int | None = None, limit_requests: int | None = None, **work: Any) -> Dataset:
-        """The run of an experiment, made when first asked for. `work` replaces keys of its `[workload]`."""
+    def data(
+        self,
+        name: str,
+        *,
+        seed: int | None = None,
+        limit_requests: int | None = None,
+        arms: Collection[str] = (),
+        **work: Any,
+    ) -> Dataset:
+        """The run of an experiment, made when first asked for: all of its arms or those named.
+
+        `work` replaces keys of its `[workload]`.
+        """
         seed = self.seed if seed is None else seed
         limit = self.limit_requests if limit_requests is None else limit_requests
-        key = (f"{name}{work or ''}", seed, limit)
+        key = (f"{name} {sorted(arms)} {work}", seed, limit)
         if key not in self._data:
-            self._data[key] = self._run(name, seed, limit, work)
+            self._data[key] = self._run(name, seed, limit, arms, work)
         return self._data[key]
 
-    def _run(self, name: str, seed: int, limit: int | None, work: dict[str, Any]) -> Dataset:
+    def _run(self, name: str, seed: int, limit: int | None, arms: Collection[str], work: dict[str, Any]) -> Dataset:
         from pddbench.workload.load import load_experiment
 
         experiment = load_experiment(self.path(name))
@@ -73,7 +85,8 @@ class Bench:
         folder = self._folder / f"{name}-{seed}-{len(self._data)}"
         for part in _PARTS:
             (folder / part).mkdir(parents=True)
-        facts = {arm.name: self._arm(arm, experiment, plan, folder) for arm in experiment.arm}
+        chosen = [arm for arm in experiment.arm if not arms or arm.name in arms]
+        facts = {arm.name: self._arm(arm, experiment, plan, folder) for arm in chosen}
         slo = {key: value for key, value in msgspec.to_builtins(experiment.slo).items() if value is not None}
         return Dataset(Run(folder, {"name": experiment.name, "arms": facts, "slo": slo, "simulated": True}))
 

@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import msgspec
-
 from pddbench.analyze import trust
 from pddbench.analyze.dataset import Dataset
 from pddbench.claims.figures import cut
 from pddbench.claims.mechanisms import MECHANISMS, size_of
-from pddbench.claims.model import Found, NotTestable, Row, Where, part, verdict
+from pddbench.claims.model import Found, NotTestable, Row, Where, part
+from pddbench.claims.table import row_of
 from pddbench.errors import InputError
 
 NOT_LIVE = {
@@ -71,14 +70,12 @@ def _measured_by(data: Dataset) -> set[str]:
 
 def _row(number: str, text: str, data: Dataset) -> Row:
     where: Where = "emulated" if all(data.arm_facts(arm).get("emulated") for arm in data.run.arms) else "live engine"
-    row = Row(id=number, claim=text, verdict="not testable here", where="–", size=size_of(data))
     try:
         found = _c8(data) if number == "C8" else MECHANISMS[number].measure(data, None)
     except NotTestable as reason:
-        row.note = str(reason)
-        return row
-    return msgspec.structs.replace(row, verdict=verdict(found.parts), where=where, parts=found.parts, off=found.off,
-                                   note=found.note, hangs_on=found.hangs_on)  # fmt: skip
+        return Row(id=number, claim=text, verdict="not testable here", where="–", note=str(reason))
+    found.where, found.size = where, size_of(data)
+    return row_of(number, text, found)
 
 
 def _kinds(data: Dataset) -> dict[str, str]:

@@ -33,8 +33,8 @@ class OffPart(msgspec.Struct, kw_only=True):
     """The effect of a claim with its mechanism switched off: gone when all of our interval is in the range of none."""
 
     name: str
-    none_low: float
-    none_high: float
+    none_low: float | None
+    none_high: float | None
     found: Figure
     verdict: Gone
 
@@ -103,11 +103,11 @@ def without(name: str, none: tuple[float, float], found: Figure | float, unit: s
         verdict: Gone = "not testable here"
     else:
         ours_low, ours_high = _ends(figure)
-        slack = 1e-9 * max(1.0, abs(low), abs(high))
+        slack = 1e-9
         inside = ours_low >= low - slack and ours_high <= high + slack
         outside = ours_low > high + slack or ours_high < low - slack
         verdict = "gone" if inside else "still there" if outside else "undecided"
-    return OffPart(name=name, none_low=low, none_high=high, found=figure, verdict=verdict)
+    return OffPart(name=name, none_low=_finite(low), none_high=_finite(high), found=figure, verdict=verdict)
 
 
 def about(value: float, share: float = 0.1) -> tuple[float, float]:

@@ -68,8 +68,13 @@ def _row(claim: Claim, scenes: Scenes | None) -> Row:
         found = claim.measure(scenes)
     except NotTestable as reason:
         return Row(id=claim.id, claim=claim.text, verdict="not testable here", where="–", note=str(reason))
+    return row_of(claim.id, claim.text, found)
+
+
+def row_of(number: str, text: str, found: Found) -> Row:
+    """The row of what was found."""
     silent = sum(one.verdict == "not testable here" for one in found.parts)
     partly = f"{silent} of {len(found.parts)} figures cannot be told here, and the verdict is without them; "
-    return Row(id=claim.id, claim=claim.text, verdict=verdict(found.parts), where=found.where, parts=found.parts,
+    return Row(id=number, claim=text, verdict=verdict(found.parts), where=found.where, parts=found.parts,
                off=found.off, note=(partly if silent else "") + found.note, hangs_on=found.hangs_on,
                size=found.size)  # fmt: skip

@@ -80,7 +80,7 @@ def test_c13_the_mode_follows_the_load_of_rld(bench):
     """Without it, dynamic would be one of the two modes under another name."""
     modes = {}
     for rate, limit in ((0.01, 200), (2.0, 480)):
-        data = bench.data("c13", session_rate=rate, limit_requests=limit)
+        data = bench.data("c13", session_rate=rate, limit_requests=limit, arms=["dynamic"])
         mode = data.run.requests.loc[data.run.requests["arm"] == "dynamic", "handoff_mode"]
         modes[rate] = mode.value_counts(normalize=True).to_dict()
     assert modes[0.01] == {"catch_up": 1.0}
