@@ -60,8 +60,8 @@ def c14(seeds: Sequence[Replicate], least_minutes: float = MINUTES) -> Found:
                     over(lambda s: _swing(s, f"two_{small}"), "share")),
         ],
         note=(
-            f"{len(seeds)} seeds of at least {minutes:.0f} virtual minutes. By MD's hit it does not swing, it steps: "
-            "what ends on the relay never reaches MD, so later turns of that session miss there and end on the relay "
+            f"{len(seeds)} seeds of at least {minutes:.0f} minutes of arrivals. By MD's hit it does not swing, it "
+            "steps: what ends on the relay never reaches MD, so later turns of that session miss there and end on the relay "
             "too. TTFT P90, three / two, by streams on the relay: " + _by_size(seeds, sizes)
         ),
         hangs_on=(
@@ -90,17 +90,23 @@ def _failing(seeds: Sequence[Replicate], sizes: Sequence[int]) -> list[str]:
             if float(_waits(seeds, key, size).low or 0.0) >= 2.0]  # fmt: skip
 
 
+def _arrivals_s(rows: pd.DataFrame) -> tuple[float, float]:
+    """When the first and the last session arrived."""
+    first = rows.groupby("session_id")["due_s"].min()
+    return float(first.min()), float(first.max())
+
+
 def _minutes(data: Dataset) -> float:
-    due = data.lines.loc[data.lines["turn"] == 0, "due_s"]
-    return float(due.max() - due.min()) / 60
+    begin, end = _arrivals_s(data.arms[data.run.arms[0]].rows)
+    return (end - begin) / 60
 
 
 def _steady(seed: Replicate, arm: str) -> pd.DataFrame:
     """Requests due after the start and before the last session has come."""
     rows = seed.data.arms[arm].rows
-    due = rows["due_s"].to_numpy()
-    end = float(due[(rows["turn"] == 0).to_numpy()].max())
-    found: pd.DataFrame = rows[(due >= min(_FROM_S, end / 4)) & (due <= end)]
+    begin, end = _arrivals_s(rows)
+    due = rows["due_s"]
+    found: pd.DataFrame = rows[(due >= begin + min(_FROM_S, (end - begin) / 4)) & (due <= end)]
     return found
 
 
