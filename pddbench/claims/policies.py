@@ -61,8 +61,8 @@ def c14(seeds: Sequence[Replicate], least_minutes: float = MINUTES) -> Found:
         ],
         note=(
             f"{len(seeds)} seeds of at least {minutes:.0f} minutes of arrivals. By MD's hit it does not swing, it "
-            "steps: what ends on the relay never reaches MD, so later turns of that session miss there and end on the relay "
-            "too. TTFT P90, three / two, by streams on the relay: " + _by_size(seeds, sizes)
+            "steps: what ends on the relay never reaches MD, so later turns of that session miss there and end on the "
+            "relay too. TTFT P90, three / two, by streams on the relay: " + _by_size(seeds, sizes)
         ),
         hangs_on=(
             "the routing key, and the relay's streams against the whole decode load. 8 streams of 64K are what 8 H20 "
