@@ -7,8 +7,9 @@ import numpy as np
 from pddbench.analyze.intervals import Figure, share_figure
 from pddbench.analyze.quantiles import Floats
 from pddbench.analyze.samples import ArmData
+from pddbench.claims.figures import cut, quotient
 from pddbench.claims.model import Found, about, part
-from pddbench.claims.scenes import Scenes, cut, measured, quotient
+from pddbench.claims.scenes import Scenes
 
 INF = float("inf")
 
@@ -101,25 +102,6 @@ def _ranks(values: Floats) -> Floats:
     return ranks
 
 
-def c7(scenes: Scenes) -> Found:
-    """The relay starts at once and hides the transfer."""
-    data = scenes.run("fixed", "fixed-90")
-    warm = {}
-    for arm in ("naive", "pdd"):
-        pair = data.pair("baseline", arm)
-        warm[arm] = pair.subset((pair.a.rows["kind"] != "root").to_numpy(dtype=bool))
-    return Found(
-        where="simulated",
-        parts=[
-            part("TTFT, relay - one datacentre, median by request", (-0.01, 0.1), warm["pdd"].by_request("ttft", 0.5)),
-            part("second token, relay - one datacentre", (-0.01, 0.1), warm["pdd"].by_request("second_sched", 0.5)),
-            part("TTFT, no relay - one datacentre", (0.5, INF), warm["naive"].by_request("ttft", 0.5)),
-            part("second token, no relay - one datacentre", (0.5, INF), warm["naive"].by_request("second_sched", 0.5)),
-        ],
-        note="'tens of ms' read as at most 100 ms; the second token shows an arm that forwards P's first token",
-    )
-
-
 def c8(scenes: Scenes) -> Found:
     """TTFT cut by 51.5%; the reference is not named."""
     return ttft_cut(scenes, (0.510, 0.520))
@@ -161,4 +143,4 @@ def c21(scenes: Scenes) -> Found:
     )
 
 
-__all__ = ["c1", "c2", "c3", "c7", "c8", "c21", "measured", "ttft_cut"]
+__all__ = ["c1", "c2", "c3", "c8", "c21", "ttft_cut"]

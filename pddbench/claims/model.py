@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import Any, Literal
 
 import msgspec
 
 from pddbench.analyze.intervals import Figure, as_float, number
 
-if TYPE_CHECKING:
-    from pddbench.claims.scenes import Scenes
-
-Verdict = Literal["agrees", "differs", "not testable here"]
+Verdict = Literal["agrees", "differs", "undecided", "not testable here"]
+Gone = Literal["gone", "still there", "undecided", "not testable here"]
 Where = Literal["arithmetic", "simulated", "emulated", "live engine"]
 
 
 class Part(msgspec.Struct, kw_only=True):
-    """One figure of a claim: `claimed` is the published range (both ends included), `found` ours.
+    """One figure of a claim: `claimed` is the published range (both ends included), `found` ours; see `judge`.
 
-    It agrees when our interval (or the bare figure, rounded like the published one) and the range overlap.
     `alternative`: the claim names no reference, so it is enough when one of the alternatives agrees.
     """
 
@@ -32,24 +29,48 @@ class Part(msgspec.Struct, kw_only=True):
     alternative: bool = False
 
 
+class OffPart(msgspec.Struct, kw_only=True):
+    """The effect of a claim with its mechanism switched off: gone when all of our interval is in the range of none."""
+
+    name: str
+    none_low: float | None
+    none_high: float | None
+    found: Figure
+    verdict: Gone
+
+
 class Row(msgspec.Struct, kw_only=True):
-    """A row of the table."""
+    """A row of the table. `off`: what is left of the effect without its mechanism; `size`: of what was measured.
+
+    `date` of measuring (ISO 8601), `command`: what measures it again, `seconds` of wall time.
+    """
 
     id: str
     claim: str
     verdict: Verdict
     where: str
     parts: list[Part] = []
+    off: list[OffPart] = []
     note: str = ""
+    hangs_on: str = ""
+    size: str = ""
+    date: str = ""
+    command: str = ""
     seconds: float = 0.0
 
 
 class Found(msgspec.Struct, kw_only=True):
-    """What a claim's function returns: where it was measured, its parts, what must be said beside them."""
+    """What a claim's function returns: where it was measured, its parts, what must be said beside them.
+
+    `hangs_on`: the constants that decide, their source, and what another plausible one would change.
+    """
 
     where: Where
     parts: list[Part] = []
+    off: list[OffPart] = []
     note: str = ""
+    hangs_on: str = ""
+    size: str = ""
 
 
 class NotTestable(Exception):
@@ -61,7 +82,7 @@ class Claim(msgspec.Struct, frozen=True):
 
     id: str
     text: str
-    measure: Callable[[Scenes], Found]
+    measure: Callable[[Any], Found]  # of `Scenes`
 
 
 def part(
@@ -74,19 +95,19 @@ def part(
                 verdict=judge(low, high, figure), alternative=alternative)  # fmt: skip
 
 
-def beyond(name: str, limit: float, draws: Sequence[float], point: float, *, below: bool = False) -> Part:
-    """A claim of direction: all of our interval must lie beyond `limit` (`below` it, if asked).
-
-    `draws` are resampled values. An interval on both sides of the limit tells nothing.
-    """
-    import numpy as np
-
-    low, high = (float(each) for each in np.nanquantile(np.asarray(draws, dtype=np.float64), (0.025, 0.975)))
-    found = Figure(unit="ratio", point=number(point), low=number(low), high=number(high))
-    right, wrong = (high < limit, low > limit) if below else (low > limit, high < limit)
-    claimed = (None, limit) if below else (limit, None)
-    return Part(name=name, claimed_low=claimed[0], claimed_high=claimed[1], found=found,
-                verdict="agrees" if right else "differs" if wrong else "not testable here")  # fmt: skip
+def without(name: str, none: tuple[float, float], found: Figure | float, unit: str = "") -> OffPart:
+    """The effect without its mechanism: gone, still there (none of it in the range), or undecided."""
+    figure = found if isinstance(found, Figure) else Figure(unit=unit, point=number(found))
+    low, high = none
+    if figure.withheld or figure.point is None:
+        verdict: Gone = "not testable here"
+    else:
+        ours_low, ours_high = _ends(figure)
+        slack = 1e-9
+        inside = ours_low >= low - slack and ours_high <= high + slack
+        outside = ours_low > high + slack or ours_high < low - slack
+        verdict = "gone" if inside else "still there" if outside else "undecided"
+    return OffPart(name=name, none_low=_finite(low), none_high=_finite(high), found=figure, verdict=verdict)
 
 
 def about(value: float, share: float = 0.1) -> tuple[float, float]:
@@ -104,23 +125,41 @@ def _finite(value: float) -> float | None:
 
 
 def judge(low: float, high: float, found: Figure) -> Verdict:
-    """Whether our figure and the published range overlap; blank figures tell nothing."""
+    """Whether our figure is as published; blank figures tell nothing.
+
+    A range with one end is a claim of direction or of a threshold: it agrees when all of our interval is beyond that
+    end, differs when none is, and is undecided in between. A range with two ends agrees when our interval overlaps it,
+    unless the interval is so wide that it fits much else: wider than the range and a quarter of its larger end.
+    """
     if found.withheld or found.point is None:
         return "not testable here"
-    point = as_float(found.point)
-    ours_low = point if found.low is None else as_float(found.low)
-    ours_high = point if found.high is None else as_float(found.high)
-    slack = 1e-9 * max(1.0, abs(low) if math.isfinite(low) else 0.0)
-    return "agrees" if ours_low <= high + slack and ours_high >= low - slack else "differs"
+    ours_low, ours_high = _ends(found)
+    slack = 1e-9 * max(1.0, *(abs(end) for end in (low, high) if math.isfinite(end)), 0.0)
+    if ours_low > high + slack or ours_high < low - slack:
+        return "differs"
+    if math.isinf(low) or math.isinf(high):
+        return "agrees" if ours_low >= low - slack and ours_high <= high + slack else "undecided"
+    return "agrees" if ours_high - ours_low <= high - low + 0.25 * max(abs(low), abs(high)) else "undecided"
+
+
+def _ends(found: Figure) -> tuple[float, float]:
+    """Our interval; of a bare figure the figure; a bound that does not exist is infinite."""
+    if found.low is None and found.high is None:
+        return as_float(found.point), as_float(found.point)
+    low = -math.inf if found.low is None else as_float(found.low)
+    return low, math.inf if found.high is None else as_float(found.high)
 
 
 def verdict(parts: Sequence[Part]) -> Verdict:
-    """Of a claim: it differs when a part does; of alternatives one must agree; it is untestable without any part."""
+    """Of a claim: it differs when a part does, and is undecided when one is; of alternatives one must agree.
+
+    It is untestable when no part can be told.
+    """
     fixed = [one.verdict for one in parts if not one.alternative]
     options = [one.verdict for one in parts if one.alternative and one.verdict != "not testable here"]
     if options:
-        fixed.append("agrees" if "agrees" in options else "differs")
+        fixed.append(next((each for each in ("agrees", "undecided") if each in options), "differs"))
     known = [one for one in fixed if one != "not testable here"]
     if not known:
         return "not testable here"
-    return "differs" if "differs" in known else "agrees"
+    return next((each for each in ("differs", "undecided") if each in known), "agrees")

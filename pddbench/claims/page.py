@@ -7,18 +7,18 @@ from collections.abc import Sequence
 
 import msgspec
 
-from pddbench.claims.model import Part, Row
+from pddbench.claims.model import OffPart, Part, Row
 from pddbench.report import units
 
-_SIGN = {"agrees": "=", "differs": "≠", "not testable here": "·"}
+_SIGN = {"agrees": "=", "differs": "≠", "undecided": "?", "not testable here": "·", "gone": "0", "still there": "!"}
 INTRO = (
     "Verdicts are computed: a figure agrees when its 95% interval (or the bare figure) and the published range "
-    "overlap. A claim "
-    "differs as soon as one of its figures does. A simulated figure checks mechanism and arithmetic, never the chips."
+    "overlap; for a direction or a threshold all of the interval must be beyond it. A claim differs as soon as one of "
+    "its figures does. A simulated figure checks mechanism and arithmetic, never the chips."
 )
 
 
-def figure_text(one: Part) -> str:
+def figure_text(one: Part | OffPart) -> str:
     """Our figure with its interval."""
     found = msgspec.to_builtins(one.found)
     if found["withheld"]:
@@ -27,16 +27,21 @@ def figure_text(one: Part) -> str:
     return f"{units.cell(found | {'rows': 0}, scale)} {unit}".strip()
 
 
-def _scale(one: Part) -> tuple[float, str]:
+def _range(one: Part | OffPart) -> tuple[float | None, float | None]:
+    return (one.claimed_low, one.claimed_high) if isinstance(one, Part) else (one.none_low, one.none_high)
+
+
+def _scale(one: Part | OffPart) -> tuple[float, str]:
     """One unit for what is claimed and what was found: that of the larger."""
-    claim = {"point": None, "low": one.claimed_low, "high": one.claimed_high}
+    low, high = _range(one)
+    claim = {"point": None, "low": low, "high": high}
     return units.pick([msgspec.to_builtins(one.found), claim], one.found.unit)
 
 
-def claimed_text(one: Part) -> str:
-    """The published range."""
+def claimed_text(one: Part | OffPart) -> str:
+    """The published range, or that of no effect."""
     scale, unit = _scale(one)
-    low, high = (None if end is None else units.plain(end / scale) for end in (one.claimed_low, one.claimed_high))
+    low, high = (None if end is None else units.plain(end / scale) for end in _range(one))
     if low is None:
         return f"≤ {high} {unit}".strip()
     if high is None:
@@ -50,9 +55,21 @@ def row_line(row: Row) -> str:
     lines += [
         f"       {_SIGN[one.verdict]} {one.name}: {figure_text(one)} (claimed {claimed_text(one)})" for one in row.parts
     ]
-    if row.note:
-        lines.append(f"       {row.note}")
+    lines += [f"       {_SIGN[one.verdict]} {off_text(one)}" for one in row.off]
+    lines += [f"       {text}" for text in _notes(row)]
     return "\n".join(lines)
+
+
+def off_text(one: OffPart) -> str:
+    """What is left of the effect without its mechanism, as a sentence."""
+    return f"without the mechanism {one.verdict}: {one.name}: {figure_text(one)} (none: {claimed_text(one)})"
+
+
+def _notes(row: Row) -> list[str]:
+    """What must be said beside the figures."""
+    return [text for text in (
+        row.note, f"Hangs on {row.hangs_on}" if row.hangs_on else "", f"Measured on {row.size}" if row.size else ""
+    ) if text]  # fmt: skip
 
 
 def markdown_page(rows: Sequence[Row]) -> str:
@@ -69,7 +86,8 @@ def markdown_page(rows: Sequence[Row]) -> str:
         parts = "<br>".join(
             f"{one.name}: **{figure_text(one)}** ({claimed_text(one)}): {one.verdict}" for one in row.parts
         )
-        cells = [row.id, row.claim, row.verdict, row.where, parts or "–", row.note]
+        parts += "".join(f"<br>{off_text(one)}" for one in row.off)
+        cells = [row.id, row.claim, row.verdict, row.where, parts or "–", ". ".join(_notes(row))]
         out.append("| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |")
     return "\n".join(out) + "\n"
 
@@ -102,10 +120,12 @@ def _html_row(row: Row) -> str:
         f"<b>{html.escape(figure_text(one))}</b> <small>({html.escape(claimed_text(one))})</small></div>"
         for one in row.parts
     )
+    parts += "".join(f"<div><small>{_SIGN[one.verdict]} {html.escape(off_text(one))}</small></div>" for one in row.off)
+    notes = "".join(f"<p><small>{html.escape(text)}</small></p>" for text in _notes(row))
     return (
         f"<tr><td>{html.escape(row.id)}</td><td>{html.escape(row.claim)}</td>"
         f'<td class="{_css(row.verdict)}">{html.escape(row.verdict)}<br><small>{html.escape(row.where)}</small></td>'
-        f"<td>{parts}<small>{html.escape(row.note)}</small></td></tr>"
+        f"<td>{parts}{notes}</td></tr>"
     )
 
 

@@ -8,11 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 
 from pddbench.analyze.dataset import Dataset
-from pddbench.analyze.intervals import Figure, draws_interval, number
-from pddbench.analyze.samples import ArmData
+from pddbench.claims.experiments import Bench, Size
 from pddbench.runfolder.load import Run
 from pddbench.trace.model import Trace
 from pddbench.workload.experiment import Experiment
@@ -26,8 +24,9 @@ ARMS = ({"name": "baseline", "emulated": "baseline"}, {"name": "naive", "emulate
 class Scenes:
     """Traces and simulated runs by name; `close` removes what they left on disk."""
 
-    def __init__(self, seed: int = 1, scale: float = 1.0) -> None:
+    def __init__(self, seed: int = 1, scale: float = 1.0, size: Size = "small") -> None:
         self.seed = seed
+        self.bench = Bench(size, seed)
         self._scale = scale
         self._folder = Path(tempfile.mkdtemp(prefix="pddbench-claims-"))
         self._traces: dict[str, Trace] = {}
@@ -36,6 +35,7 @@ class Scenes:
     def close(self) -> None:
         """Remove the run folders."""
         shutil.rmtree(self._folder, ignore_errors=True)
+        self.bench.close()
 
     def requests(self, n: int) -> int:
         """A number of requests, fewer when a quick look is wanted."""
@@ -93,30 +93,3 @@ class Scenes:
             facts[arm.name] = {"emulated": arm.emulated, "block_tokens": setup.block_tokens, "speed": 1.0}
         slo = {key: value for key, value in msgspec.to_builtins(experiment.slo).items() if value is not None}
         return Dataset(Run(folder, {"name": name, "arms": facts, "slo": slo, "simulated": True}))
-
-
-def measured(part: ArmData, *, without_donors: bool = True) -> ArmData:
-    """The requests a fixed trace is about: not its cold donors (kind `root`)."""
-    return part.subset((part.rows["kind"] != "root").to_numpy(dtype=bool)) if without_donors else part
-
-
-def quotient(part: ArmData, metric: str, above: str, below: str) -> Figure:
-    """A quotient of two statistics of one metric, with the percentile interval of resampled sessions."""
-    return _drawn(
-        part.point(metric, above) / part.point(metric, below),
-        part.draws(metric, above) / part.draws(metric, below), "", part,
-    )  # fmt: skip
-
-
-def cut(of: ArmData, to: ArmData, metric: str, stat: str) -> Figure:
-    """1 - of/to of a statistic, sessions resampled jointly (both arms share their weights)."""
-    return _drawn(
-        1 - of.point(metric, stat) / to.point(metric, stat),
-        1 - of.draws(metric, stat) / to.draws(metric, stat), "share", of,
-    )  # fmt: skip
-
-
-def _drawn(point: float, draws: Any, unit: str, part: ArmData) -> Figure:
-    low, high = draws_interval(np.asarray(draws, dtype=np.float64), point)
-    return Figure(unit=unit, point=number(point), low=number(low), high=number(high), rows=len(part.rows),
-                  sessions=int(part.rows["session_id"].nunique()))  # fmt: skip

@@ -126,7 +126,7 @@ def prices_of(given: tuple[str, ...]) -> dict[str, float]:
 def check_line(line: float) -> None:
     """A price of a line."""
     if not 0 <= line < 1e9:
-        raise InputError(f"--line {line:g}: cannot be negative")
+        raise InputError(f"--line {line:g}: a price an hour must be a number from 0 to 1e9")
 
 
 __all__: list[Any] = ["answer", "check_line", "prices_of"]

@@ -11,8 +11,8 @@ from click.testing import CliRunner
 
 from pddbench.analyze import bathtub
 from pddbench.analyze.intervals import Figure
-from pddbench.claims import dynamics, latency
-from pddbench.claims.model import Claim, Found, NotTestable, about, digits, judge, part, verdict
+from pddbench.claims import latency, traffic
+from pddbench.claims.model import Claim, Found, NotTestable, about, digits, judge, part, verdict, without
 from pddbench.claims.page import html_page, markdown_page
 from pddbench.claims.scenes import Scenes
 from pddbench.claims.table import CLAIMS, measure
@@ -37,9 +37,70 @@ def test_a_wrong_claim_differs(scenes):
     wrong = Claim("W1", "TTFT is cut by 90%", lambda s: latency.ttft_cut(s, (0.895, 0.905)))
     (row,) = measure(scenes, [wrong])
     assert row.verdict == "differs" and row.where == "simulated"
-    ours = row.parts[0].found.point
+    ours = row.parts[1].found.point  # P90: the median's interval is wide at this size
     right = Claim("R1", "our own", lambda s: latency.ttft_cut(s, (ours - 0.001, ours + 0.001)))
     assert next(measure(scenes, [right])).verdict == "agrees"
+
+
+@pytest.mark.parametrize(
+    ("kind", "wrong", "right"),
+    [
+        ("direction", (float("-inf"), 0.0), (0.0, float("inf"))),  # a relay that makes the median wait
+        ("threshold", (10.0, float("inf")), (0.5, float("inf"))),  # no relay costs ten seconds, half a second
+        ("figure", (4.75, 5.25), (2.25, 2.75)),  # twice the difference claimed, and the one published
+    ],
+)
+def test_wrong_claims_of_every_kind_differ(scenes, kind, wrong, right):
+    """A claim of direction, of a threshold or of a figure, put in wrong on purpose, must come out as `differs`."""
+
+    def claim(name, claimed):
+        def measured(s):
+            pair = s.run("fixed", "fixed-90").pair("baseline", "naive")
+            warm = pair.subset((pair.a.rows["kind"] != "root").to_numpy(dtype=bool))
+            return Found(where="simulated", parts=[part(kind, claimed, warm.difference("ttft", "p50"))])
+
+        return Claim(name, kind, measured)
+
+    rows = list(measure(scenes, [claim("W", wrong), claim("R", right)]))
+    assert [row.verdict for row in rows] == ["differs", "agrees"]
+
+
+def test_a_wrong_share_differs(scenes):
+    """A share claimed as 20 to 30% that is 77% must differ."""
+    found = traffic.c4(scenes).parts[2].found
+    assert part("above 95%", (0.2, 0.3), found).verdict == "differs"
+    assert part("above 95%", (0.7, 0.8), found).verdict == "agrees"
+
+
+def test_directions_need_the_whole_interval():
+    """An interval on both sides of a threshold is no evidence, one so wide that it fits anything neither."""
+    inf = float("inf")
+    spans = Figure(unit="s", point=0.6, low=0.4, high=0.8)
+    assert judge(0.5, inf, spans) == "undecided" and judge(0.9, inf, spans) == "differs"
+    assert judge(0.3, inf, spans) == "agrees" and judge(-inf, 0.7, spans) == "undecided"
+    assert judge(9.0, 11.0, Figure(unit="", point=6.0, low=3.0, high=10.0)) == "undecided"
+    assert judge(0.5, inf, Figure(unit="s", point=0.6, low=0.55, high=None)) == "agrees"
+    assert judge(-inf, 0.7, Figure(unit="s", point=0.6, low=0.55, high=None)) == "undecided"  # no upper bound
+    one = part("a", (0.5, inf), spans)
+    assert (
+        verdict([one, part("b", (1.0, 2.0), 1.5)]) == "undecided"
+        and verdict([one, part("b", (1, 2), 3.0)]) == "differs"
+    )
+    ends = {"gone": (-0.1, 0.1), "still there": (0.2, 0.3), "undecided": (0.05, 0.3)}
+    for word, (low, high) in ends.items():
+        assert without("x", (-0.1, 0.1), Figure(unit="s", point=(low + high) / 2, low=low, high=high)).verdict == word
+
+
+def test_a_bad_live_folder_is_named_before_anything_runs(tmp_path):
+    """`--live` of a folder that is no valid live run must not cost minutes of simulation first, nor overwrite --out."""
+    for words, said in (
+        (["--live", str(tmp_path / "nope"), "--out", str(tmp_path / "o")], "no such run folder"),
+        (["--live", "results/reference"], "simulated run"),
+        (["--live", "results/reference", "--full"], "give one of them"),
+    ):
+        done = CliRunner().invoke(cli, ["claims", *words], standalone_mode=False)
+        assert said in str(done.exception) and not done.output
+    assert not (tmp_path / "o").exists()
 
 
 def test_a_claim_nothing_can_measure_says_why(scenes):
@@ -99,7 +160,6 @@ def test_dips_are_those_of_tail_chunks():
     smooth = bathtub.Law(fixed_s=0.1, tokens_s=68_000, attention_s=4e-10)
     rate = np.array([1 / smooth.seconds(65_536, float(h)) for h in hit])
     assert bathtub.dips(hit, bathtub.efficiency(hit, rate, 65_536), 65_536, 16_384) == []
-    assert dynamics.saturated  # the sweep behind C19 is the emulator's own prefill
 
 
 def test_revenue_needs_attention_for_a_valley():
