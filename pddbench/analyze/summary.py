@@ -132,6 +132,7 @@ class RunFacts(msgspec.Struct, kw_only=True):
     partial: bool
     emulator_endpoints: dict[str, float] = {}
     calibration: dict[str, Any] | None = None
+    readers: list[str] = []  # who read the answers: native, python, aiohttp; empty where the manifest does not say
     simulated: bool = False
     window: dict[str, float] | None = None  # from_s, until_s: requests due then are measured
     history: str = "recorded"
@@ -210,6 +211,7 @@ def _facts(data: Dataset) -> RunFacts:
         partial=bool(manifest.get("partial")),
         emulator_endpoints=_emulator_endpoints(data),
         calibration=manifest.get("calibration"),
+        readers=sorted({str(run["reader"]) for run in manifest.get("runs") or [] if run.get("reader")}),
         simulated=bool(manifest.get("simulated")),
         window=data.window,
         history=str(manifest.get("history") or "recorded"),

@@ -17,6 +17,7 @@ from typing import Literal
 import msgspec
 
 from pddbench.errors import PddbenchError
+from pddbench.replay.native import library
 
 Status = Literal["ok", "warn", "missing"]
 
@@ -138,6 +139,21 @@ def loop() -> Probe:
     )
 
 
+def reader() -> Probe:
+    """Whether answers are read by the thread in C, and why not."""
+    missing = library.why_missing()
+    asked = os.environ.get(library.VARIABLE, "")
+    if missing is not None:
+        return Probe(name="native reader", status="warn", found=f"not there: {missing}",
+                     means="answers are read in Python: twice the CPU an event, and its delays are in our own stamps",
+                     advice=library.INSTALL)  # fmt: skip
+    if asked == "python":
+        return Probe(name="native reader", status="warn", found=f"there, not used: {library.VARIABLE}=python is set",
+                     means="answers are read in Python", advice=f"unset {library.VARIABLE}")  # fmt: skip
+    return Probe(name="native reader", status="ok", found="there",
+                 means="answers over plain HTTP are read and stamped by a thread in C")  # fmt: skip
+
+
 def loopback() -> Probe:
     """Whether a port can be bound on this machine's loopback: emulated arms live there."""
     try:
@@ -149,6 +165,20 @@ def loopback() -> Probe:
                      advice="allow sockets on 127.0.0.1")  # fmt: skip
     return Probe(name="loopback", status="ok", found=f"port {port} could be bound",
                  means="emulated arms and `pddbench up` can start")  # fmt: skip
+
+
+def engine() -> Probe:
+    """Whether real llama.cpp servers can be started: the third kind of arm."""
+    there = importlib.util.find_spec("xllamacpp") is not None
+    return Probe(
+        name="llama.cpp",
+        status="ok" if there else "missing",
+        found="xllamacpp is installed" if there else "xllamacpp is not installed",
+        means='arms with engine = "llamacpp" can start real servers'
+        if there
+        else 'arms with engine = "llamacpp" will not start; emulated and remote arms do',
+        advice=None if there else "pip install 'pddbench[live]'",
+    )
 
 
 def netem() -> Probe:
@@ -214,7 +244,7 @@ def results() -> Probe:
 
 
 PROBES: tuple[Callable[[], Probe], ...] = (
-    python, kernel, cores, clock, timers, files, loop, loopback, netem, tun, namespaces, results,
+    python, kernel, cores, clock, timers, files, loop, reader, loopback, engine, netem, tun, namespaces, results,
 )  # fmt: skip
 
 

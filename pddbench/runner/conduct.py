@@ -99,7 +99,7 @@ def _progress(prepared: Prepared, folder: Path, options: RunOptions, listener: s
         name=printable(prepared.experiment.name, 80),
         runs=prepared.order,
         folder=str(folder.resolve()),
-        requests=len(prepared.plan.measured),
+        requests=prepared.plan.count_measured,
         planned_s=prepared.duration_s() / max(1, len(prepared.order)),
         speed=prepared.speed,
         simulated=options.simulated,

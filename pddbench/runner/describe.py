@@ -43,7 +43,7 @@ def wan_bytes(setup: ArmSetup, prepared: Prepared) -> float | None:
     """KV bytes an arm started here would send over the WAN in one repeat (infinite caches); None where not known."""
     spec = setup.spec
     if setup.mini is not None:
-        return setup.mini.planned_kv_bytes([request.input_tokens for request in prepared.plan.measured])
+        return setup.mini.planned_kv_bytes(Measured.of(prepared.plan).input_tokens.tolist())
     if spec is None:
         return None
     if spec.arm == "baseline":

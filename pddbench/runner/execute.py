@@ -183,7 +183,7 @@ class _Run:
                 _preflight(setup, url, self._folder, self._facts, self._stop)
             if self._stop.number is not None:
                 return
-            save_arm(self._folder, setup.name, self._repeat, setup.speed, setup.block_tokens)
+            save_arm(self._folder, setup.name, self._repeat, setup.speed, setup.block_tokens, self._prepared.workers)
             if setup.mini is not None and deployment is not None:
                 self._facts["arms"][setup.name]["started"] = deployment.info
             started_utc = manifest.utc_now()
@@ -305,6 +305,7 @@ class _Run:
             "t0_monotonic_ns": end.t0_ns,
             "late_bodies": end.late_bodies,
             "exact_timer": end.exact_timer,
+            "reader": end.reader,
             "workers": self._prepared.workers,
         }
 

@@ -207,11 +207,11 @@ def simulate_frame(
 
 
 def _plan_of(experiment: Experiment, trace: Trace | None) -> Plan:
-    from pddbench.trace.read import read_trace
+    from pddbench.trace.read import read_as_columns
     from pddbench.workload.plan import make_plan
 
     work = experiment.workload
-    return make_plan(trace if trace is not None else read_trace(Path(work.trace), work.format), work)
+    return make_plan(trace if trace is not None else read_as_columns(Path(work.trace), work.format), work)
 
 
 def counted_run(

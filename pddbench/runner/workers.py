@@ -58,6 +58,7 @@ def _together(ends: Sequence[ReplayEnd]) -> ReplayEnd:
         Counts.total([end.counts for end in ends]),
         sum(end.late_bodies for end in ends),
         all(end.exact_timer for end in ends),
+        ends[0].reader if len({end.reader for end in ends}) == 1 else "python",  # the slowest of them counts
     )
 
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 BINS = 90
 _HEALTH_POINTS = 200
+_FEWEST_BINS = 12
 _LEAST = 3  # requests in a bin, below which no median is drawn
 _STEPS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600)
 
@@ -24,7 +25,8 @@ def timeline(data: Dataset) -> dict[str, Any]:
     """One entry an arm and repeat, on a common grid of `step` seconds of experiment time."""
     rows = data.lines
     end = float(np.nanmax(rows["end_s"].to_numpy())) if rows["end_s"].notna().any() else 1.0
-    step = next((step for step in _STEPS if end / step <= BINS), end / BINS)
+    bins = _bins(rows)
+    step = next((step for step in _STEPS if end / step <= bins), end / bins)
     edges = np.arange(0, np.ceil(end / step) + 1) * step
     parts = []
     for arm in data.arms:
@@ -48,6 +50,12 @@ def _link_changes(data: Dataset, arm: str, repeat: int) -> list[list[Any]]:
         for change, until_s in zip(changes, ends, strict=False)
         if change["rate_share"] != 1
     ]
+
+
+def _bins(rows: pd.DataFrame) -> int:
+    """How many at most: so few that most hold enough requests for a median."""
+    fewest = int(rows.groupby(["arm", "repeat"], observed=True).size().min()) if len(rows) else 0
+    return min(BINS, max(_FEWEST_BINS, fewest // (2 * _LEAST)))
 
 
 def _link_gbit(data: Dataset) -> float | None:
