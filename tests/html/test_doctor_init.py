@@ -15,6 +15,7 @@ from pddbench.doctor.advice import works
 from pddbench.errors import InputError
 from pddbench.replay.native import library
 from pddbench.trace.read import read_trace
+from pddbench.wan import probe as wan_probe
 from pddbench.workload.load import load_experiment
 
 ROOT = Path(__file__).parents[2]
@@ -91,6 +92,23 @@ def test_only_what_the_machine_can_do_is_promised():
         answer = works([*found, *rest])
         for name in ("netem", "TUN"):
             assert answer[f"runs of emulated arms over {name}"] == there
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_packets_are_tried_not_guessed(monkeypatch, there):
+    """Root was asked for where a user namespace does, and promised where the kernel refuses."""
+    seen = []
+
+    def tried(backend):
+        seen.append(backend)
+        return wan_probe.Probe(backend, there, "round trips of 10 ms; unprivileged user namespace")
+
+    monkeypatch.setattr(wan_probe, "probe", tried)
+    for found in (probes.netem(), probes.tun()):
+        assert found.found == "round trips of 10 ms; unprivileged user namespace"
+        assert (found.status == "ok") == there == (found.advice is None)
+        assert found.means.startswith("--wan") == there
+    assert seen == ["netem", "tun"]
 
 
 def test_init_makes_three_emulated_arms(tmp_path):

@@ -9,8 +9,9 @@ Linux's where that is its documented default; none is fitted to a measurement:
 * loss found by selective acknowledgements of three later segments (RFC 6675), recovery paced to what is delivered
   (RFC 6937), a tail probe after two round trips (RFC 8985), a retransmission timer of at least 200 ms (RFC 6298 says
   1 s; Linux's TCP_RTO_MIN);
-* Reno (RFC 5681), or Cubic (RFC 9438: C 0.4, beta 0.7, fast convergence, its Reno-friendly region) with HyStart, which
-  ends slow start when the round trip grows by an eighth, 4 to 16 ms (Ha and Rhee 2011; RFC 9406's bounds), or when the
+* Reno (RFC 5681), or Cubic (RFC 8312, which is what Linux has: C 0.4, beta 0.7, fast convergence, a Reno-friendly
+  region whose slope stays the same; RFC 9438 lets it rise once the old peak is reached) with HyStart, which ends slow
+  start when the round trip grows by an eighth, 4 to 16 ms (Ha and Rhee 2011; RFC 9406's bounds), or when the
   acknowledgements of a round have come in a train as long as the round trip's half.
 """
 
@@ -58,7 +59,7 @@ class Reno:
 
 
 class Cubic(Reno):
-    """RFC 9438."""
+    """RFC 8312."""
 
     beta = 0.7
     hystart = True
@@ -81,8 +82,7 @@ class Cubic(Reno):
         t = now - self._epoch_s + rtt_s
         target = self.peak + self._C * (t - self._k_s) ** 3
         target = min(max(target, self.window), 1.5 * self.window)
-        alpha = 3 * (1 - self.beta) / (1 + self.beta) if self._estimate < self.peak else 1.0
-        self._estimate += alpha * count / self.window
+        self._estimate += 3 * (1 - self.beta) / (1 + self.beta) * count / self.window
         grown = self.window + count * (target - self.window) / self.window
         self.window = max(grown, self._estimate)
 

@@ -106,6 +106,22 @@ def test_a_cut_during_a_run(tmp_path, backend, tun_works):
         assert run["link"]["directions"]["a_to_b"]["loss_pct"] == 0, "healed before it is measured again"
 
 
+@pytest.mark.slow
+def test_a_run_stopped_while_its_link_is_measured_says_so(tmp_path, tun_works):
+    """Its last line was about files that were never written."""
+    path, out = experiment(tmp_path, []), tmp_path / "out"
+    argv = [sys.executable, "-m", "pddbench", "run", str(path), "--wan", "tun", "--out", str(out)]
+    popen = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=CHECKOUT)
+    while "started" not in (line := popen.stderr.readline()):  # the link is made and measured next
+        assert line, "it ended too soon"
+    popen.terminate()
+    said, errors = popen.communicate(timeout=120)
+    assert popen.returncode == 143 and said == "", (said, errors)
+    assert errors.splitlines()[-1] == (
+        "pddbench: stopped by SIGTERM before any request was sent: there is nothing to report"
+    )
+
+
 def test_events_that_cannot_be_are_refused_before_traffic(tmp_path):
     """A typo, or events without a link of ours, would be a run without the event that it is about."""
     for events, words in ((["cut 2"], "an event is"), (["cut 2 3", "cut 4 1"], "overlap")):

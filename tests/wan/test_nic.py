@@ -100,6 +100,23 @@ def test_sigkill_at_ten_random_moments_leaves_a_device_that_heals():
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("namespaces_work")
+def test_a_journal_of_a_namespace_that_is_gone_blocks_nobody():
+    """The kernel gives a number again: a device that was never touched would be called shaped, for ever."""
+    with kit.two_machines() as sides:
+        words = ["--dev", "nic0", "--to", "10.9.0.0/29", "--rate-mbit", "10", "custom"]
+        popen = kit.apply(sides.a, *words)
+        assert "not measured: 10.9.0.0/29 is 8 addresses" in popen.said
+        (journal,) = JOURNALS.glob(f"{os.fstat(sides.a.net_fd).st_ino}.*")
+        kept = journal.read_bytes()
+        kit.end(popen)
+        journal.write_bytes(kept)
+        done = kit.pddbench(sides.a, "wan", "apply", *words, "--", "true")
+        assert done.returncode == 0, done.stderr
+        assert not journal.exists()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("namespaces_work")
 def test_clear_finds_what_has_no_journal_and_no_keeper():
     """With pddbench and its keeper both killed only a person can clear, and must be able to, journal or not."""
     with kit.two_machines() as sides:
