@@ -652,6 +652,14 @@ API void pdd_counts(Reader *r, int64_t *looks, int64_t *exact) {
     pthread_mutex_unlock(&r->lock);
 }
 
+/* CPU time that the thread has taken. */
+API int64_t pdd_cpu_ns(Reader *r) {
+    clockid_t clock;
+    struct timespec t = {0};
+    if (!pthread_getcpuclockid(r->thread, &clock)) clock_gettime(clock, &t);
+    return t.tv_sec * 1000000000LL + t.tv_nsec;
+}
+
 /* For tests: the framing alone. */
 API int64_t pdd_feed(Framing *f, const uint8_t *data, int64_t n, uint8_t *out) { return framing_feed(f, data, (size_t)n, out); }
 API void pdd_feed_begin(Framing *f, int kind, int64_t length) { framing_begin(f, kind, length); }
