@@ -125,6 +125,7 @@ class RunFacts(msgspec.Struct, kw_only=True):
     wan_profile: str | None
     wan_asked: str | None = None
     wan_reason: str = ""
+    wan_events: list[str] = []  # by which the link changed, seconds of each repeat
     wan_measured: dict[str, float] = {}  # rtt_ms, mbit: as asked (experiment time, before kv_scale)
     slo: dict[str, float]
     currency: str
@@ -203,6 +204,7 @@ def _facts(data: Dataset) -> RunFacts:
         wan_profile=wan.get("profile"),
         wan_asked=wan.get("asked"),
         wan_reason=printable(str(wan.get("reason") or ""), 200),
+        wan_events=[printable(str(event), 80) for event in wan.get("events") or []],
         wan_measured=words.measured(manifest.get("runs") or []),
         slo=data.slo,
         currency=str((manifest.get("cost") or {}).get("currency") or "cost"),

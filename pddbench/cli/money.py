@@ -12,15 +12,20 @@ from pddbench.cli.common import options
 @click.command(epilog="Example: pddbench money results/mine-capacity --price A=2.0 --price B=2.4 --line 0.7")
 @click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
 @options(
-    click.option("--price", "prices", multiple=True, metavar="CHIP=P", help="Price of a chip an hour (each chip)."),
-    click.option("--line", type=float, default=0.0, show_default=True, help="Price of the line an hour."),
+    click.option("--price", "prices", multiple=True, metavar="CHIP=P", help="Price of a chip an hour [as given]."),
+    click.option("--line", type=float, help="Price of the line an hour [as given]."),
     click.option("--input", "input_tokens", type=click.IntRange(1), help="Also the fluid bound: tokens of a prompt."),
     click.option("--output", "output_tokens", type=click.IntRange(1), default=512, show_default=True,
                  help="Output tokens of a request in that bound."),
     click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON."),
 )  # fmt: skip
 def money(
-    directory: Path, prices: tuple[str, ...], line: float, input_tokens: int | None, output_tokens: int, as_json: bool
+    directory: Path,
+    prices: tuple[str, ...],
+    line: float | None,
+    input_tokens: int | None,
+    output_tokens: int,
+    as_json: bool,
 ) -> int:
     """Vary the prices behind the capacities in DIR (of `pddbench capacity`): BCR grid, even prices, equal cost.
 
@@ -29,6 +34,7 @@ def money(
     """
     from pddbench.report.money import answer, check_line, prices_of
 
-    check_line(line)
+    if line is not None:
+        check_line(line)
     tokens = None if input_tokens is None else (input_tokens, output_tokens)
     return answer(directory, prices_of(prices), line, tokens=tokens, as_json=as_json)

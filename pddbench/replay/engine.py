@@ -58,6 +58,7 @@ class ReplayJob:
     needs_ids: bool = False
     part: Sequence[int] | None = None
     start: Callable[[], Awaitable[int | None]] | None = None
+    on_zero: Callable[[int], None] | None = None  # told t0 (ns on CLOCK_MONOTONIC) as soon as it is chosen
 
 
 @dataclass
@@ -152,7 +153,9 @@ class _Engine:
         self._over.clear()
         schedule.t0_ns = t0_ns
         if measured:
-            self._recorder.write(frames.Zero(t0_ns))
+            self._recorder.write(frames.Zero(t0_ns, self._pacer.exact))
+            if self._job.on_zero is not None:
+                self._job.on_zero(t0_ns)
             self._arm_window(t0_ns)
             self._health = HealthMonitor(self._pacer, lambda: len(self._flying), self._transport, self._recorder.write)
         self._look_ahead()

@@ -28,9 +28,10 @@ class Opened(msgspec.Struct, array_like=True):
 
 
 class Zero(msgspec.Struct, array_like=True):
-    """The run's t0: the measured requests' times count from here."""
+    """The run's t0: the measured requests' times count from here. `exact_timer`: starts are paced by a timerfd."""
 
     t0_ns: int
+    exact_timer: bool | None = None
 
 
 class Handed(msgspec.Struct, array_like=True):

@@ -12,9 +12,10 @@ import msgspec
 from pddbench import exitcodes
 from pddbench.analyze import sensitivity
 from pddbench.analyze.capacity import Ratio
-from pddbench.analyze.sensitivity import Deployment, Grid
+from pddbench.analyze.sensitivity import Grid
 from pddbench.errors import InputError
-from pddbench.runner.capacity import FILE, State
+from pddbench.report.searched import deployment, read
+from pddbench.runner.capacity import State
 
 _HITS = (0.0, 0.5, 0.8, 0.9, 0.95, 0.99)
 _RELAYS = (1, 2, 4, 8)
@@ -22,11 +23,12 @@ _BATCH = 16  # streams a decode instance runs with in the balance
 
 
 def answer(
-    folder: Path, prices: dict[str, float], line: float, *, tokens: tuple[int, int] | None, as_json: bool
+    folder: Path, prices: dict[str, float], line: float | None, *, tokens: tuple[int, int] | None, as_json: bool
 ) -> int:
     """Print how the BCRs of a capacity search depend on prices; raises `InputError`."""
-    state = _state(folder)
-    deployments = [_deployment(name, state) for name in state.arms]
+    state = read(folder)
+    prices, line = state.chips | prices, state.line if line is None else line
+    deployments = [deployment(name, state) for name in state.arms]
     known = [one for one in deployments if one.estimate.rate is not None and one.roles]
     if len(known) < 2:
         raise InputError(f"{folder}: fewer than two arms with roles and a capacity: nothing to compare")
@@ -50,24 +52,6 @@ def answer(
     for text in _balance_lines(balance):
         click.echo(text)
     return exitcodes.GOOD
-
-
-def _state(folder: Path) -> State:
-    file = folder / FILE if folder.is_dir() else folder
-    try:
-        return msgspec.json.decode(file.read_bytes(), type=State)
-    except OSError as error:
-        raise InputError(f"{file}: cannot be read ({error.strerror}); give the folder of `pddbench capacity`") from None
-    except msgspec.MsgspecError as error:
-        raise InputError(f"{file}: not the state of a capacity search ({error})") from None
-
-
-def _deployment(name: str, state: State) -> Deployment:
-    from pddbench.analyze.capacity import Estimate
-
-    found = state.arms[name]
-    nothing = Estimate(target=state.target, rate=None, low=None, high=None, isotonic=None, runs=0, dispersion=1.0)
-    return Deployment(name=name, estimate=found.estimate or nothing, roles=found.roles, uses_line=found.uses_line)
 
 
 def _ratio(found: Ratio) -> str:

@@ -14,7 +14,7 @@ from pddbench.analyze.money import NO_PRICE
 from pddbench.report import answers, mix, own_error, rows, units
 from pddbench.text import printable
 from pddbench.wan.backends import PACKET_BACKENDS
-from pddbench.wan.words import measured_words, why
+from pddbench.wan.words import events_words, measured_words, why
 
 _LABEL = 20
 _CELL = 19
@@ -60,7 +60,8 @@ def wan_words(run: dict[str, Any]) -> str:
     how = why(run["wan_backend"], run.get("wan_asked"), run.get("wan_reason") or "")
     profile = f" ({run['wan_profile']})" if run["wan_profile"] else ""
     found = measured_words(run.get("wan_measured") or {})
-    return f"WAN: {how}{profile}" + (f", {found}" if found else "")
+    changes = events_words(run.get("wan_events") or [])
+    return ", ".join(part for part in (f"WAN: {how}{profile}", changes, found) if part)
 
 
 def _first_line(summary: dict[str, Any]) -> Text:
@@ -279,23 +280,7 @@ def render_pair(console: Console, arm: str, pair: dict[str, Any]) -> None:
     for line in [*answers.better_lines(arm, pair), *answers.exactness_lines(arm, pair)]:
         console.print(Text(line))
     if pair["lowest_bucket"]:
-        console.print(_lowest(arm, against, pair["lowest_bucket"]))
-
-
-def _lowest(arm: str, against: str, bucket: dict[str, Any]) -> Text:
-    """The lowest hit bucket in a sentence: where KV must move most."""
-    words = []
-    for label, metric in (("first token", "ttft_sched"), ("second token", "second_sched")):
-        figure = bucket["by_request"][f"{metric}.p50"]
-        scale, unit = units.pick([figure], "s")
-        words.append(f"{label} {units.cell(figure, scale, signed=True)} {unit}")
-    text = f"planned hit {bucket['bucket']}% ({bucket['requests']} requests), median difference by request from "
-    text += f"{against}: {', '.join(words)}"
-    transfer = bucket["kv_wan_s"]
-    if not transfer["withheld"]:
-        scale, unit = units.pick([transfer], "s")
-        text += f"; {arm}'s KV transfer P50 {units.cell(transfer, scale)} {unit}"
-    return Text(text + ".")
+        console.print(Text(answers.lowest_line(arm, against, pair["lowest_bucket"])))
 
 
 def _findings(console: Console, summary: dict[str, Any]) -> None:

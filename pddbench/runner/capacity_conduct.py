@@ -16,7 +16,17 @@ from pddbench import exitcodes
 from pddbench.analyze import money
 from pddbench.errors import InputError
 from pddbench.runner import consent
-from pddbench.runner.capacity import FILE, ArmSearch, Runs, SearchOptions, State, judge, objectives, search_arm
+from pddbench.runner.capacity import (
+    FILE,
+    VOID,
+    ArmSearch,
+    Runs,
+    SearchOptions,
+    State,
+    objectives,
+    search_arm,
+    take_up,
+)
 from pddbench.workload.experiment import Arm, Experiment, Role
 
 _MOST_COUNTS = 2_000_000
@@ -68,8 +78,8 @@ def _say(quiet: bool) -> Callable[[str], None]:
 
 
 def _exit_code(state: State) -> int:
-    """98 when an arm ended on invalid runs: nothing may be said of it."""
-    spoilt = [found for found in state.arms.values() if found.stopped and "invalid" in found.stopped]
+    """98 when an arm's search was ended by void runs: what is said of it is not what was asked for."""
+    spoilt = [found for found in state.arms.values() if found.stopped and found.stopped.startswith(VOID)]
     return exitcodes.INVALID if spoilt else exitcodes.GOOD
 
 
@@ -117,6 +127,8 @@ def _new_state(experiment: Experiment, options: SearchOptions, runs: Runs) -> St
         run_s=runs.run_s,
         slo=objectives(experiment),
         currency=experiment.cost.currency,
+        chips=dict(experiment.cost.chips),
+        line=float(experiment.cost.line or 0.0),
         seed=experiment.workload.seed,
     )
 
@@ -142,18 +154,18 @@ def _taken_up(folder: Path, experiment: Experiment, options: SearchOptions) -> S
         raise InputError(f"{folder} holds a search of another experiment, target or run length: choose another --out")
     state.budget, state.half_width = options.budget, options.half_width
     for found in state.arms.values():
-        found.stopped = None
-        if found.points:
-            judge(found, options)
+        take_up(found, options)
     return state
 
 
 def save(state: State, folder: Path) -> None:
-    """Write `capacity.json` so that a crash leaves the old one or the new one."""
+    """Write `capacity.json`, answers included, so that a crash leaves the old one or the new one."""
+    from pddbench.report.capacity import document
+
     try:
         folder.mkdir(parents=True, exist_ok=True)
         temporary = folder / (FILE + ".tmp")
-        temporary.write_bytes(msgspec.json.format(msgspec.json.encode(state), indent=2) + b"\n")
+        temporary.write_bytes(msgspec.json.format(msgspec.json.encode(document(state)), indent=2) + b"\n")
         temporary.replace(folder / FILE)
     except OSError as error:
         raise InputError(f"cannot write to {folder}: {error.strerror}; choose another --out") from None
@@ -162,14 +174,11 @@ def save(state: State, folder: Path) -> None:
 def _answer(state: State, folder: Path, *, as_json: bool) -> None:
     from pddbench.report import capacity as report
 
-    report.plot(state, folder)
+    report.draw(state, folder)
+    report.show(state, as_json=as_json)
     if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode(report.plain(state)), indent=2).decode())
         return
-    from rich.console import Console
-
-    report.render(state, Console(highlight=False))
-    click.echo(f"{folder}: {FILE}, capacity.png", err=True)
+    click.echo(f"{folder}: {FILE}, report.html, capacity.png", err=True)
 
 
 def _cost(arm: Arm, experiment: Experiment) -> tuple[float | None, dict[str, dict[str, object]]]:

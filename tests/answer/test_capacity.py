@@ -13,10 +13,12 @@ from click.testing import CliRunner
 from pddbench.analyze import capacity
 from pddbench.analyze.capacity import Estimate, RunPoint, estimate, finished, isotonic, next_rate, point_of, ratio
 from pddbench.cli import cli
+from pddbench.report.capacity import json_schema
 from pddbench.trace.canonical import write_trace
 from pddbench.trace.model import Header, Row, Trace
 from pddbench.trace.read import read_trace
 from pddbench.workload.cycle import cycled
+from tests.analyze.test_report import conforms
 from tests.answer.queue_arm import covers, knee, search
 
 ROOT = Path(__file__).parents[2]
@@ -141,7 +143,8 @@ def command(*words):
 
 
 def test_the_command_stops_says_why_and_goes_on(tmp_path):
-    """A budget that ran out must be said, and a second call with more must use the runs there are."""
+    """A budget that ran out must be said, and a second call with more must use the runs there are. What is saved is
+    what the published schema promises to other tools."""
     file = tmp_path / "e.toml"
     file.write_text(EXPERIMENT.format(trace=small_trace(tmp_path / "t.trace.jsonl")))
     words = [file, "--simulate", "--out", tmp_path / "c", "--run-s", "10", "--warmup-s", "2", "--start-rate", "0.4",
@@ -156,6 +159,11 @@ def test_the_command_stops_says_why_and_goes_on(tmp_path):
     assert found["arms"]["baseline"]["points"][:2] == first and len(found["arms"]["baseline"]["points"]) == 4
     assert found["measured"] == "simulated" and found["answers"][0]["cost_per_hour"] == 4.0
     assert (tmp_path / "c/capacity.png").stat().st_size > 1000
+    published = json.loads((ROOT / "pddbench/report/capacity.schema.json").read_text())
+    assert published == json_schema()
+    saved = json.loads((tmp_path / "c/capacity.json").read_text())
+    assert saved == found and conforms(saved, published, published)
+    assert sorted(saved["answers"][0]) == sorted(published["$defs"]["Answer"]["properties"])
     _, _, error = command(*words, "--target", "0.8")
     assert "another experiment, target" in str(error)
 
