@@ -137,6 +137,9 @@ def _busiest(samples: pd.DataFrame) -> float:
     samples = samples.sort_values("t_ns")
     end = samples["t_ns"].to_numpy(dtype=np.float64) / 1e9
     share = samples["cpu_share"].to_numpy(dtype=np.float64, na_value=np.nan)
+    if "busy_share" in samples:  # a reader's thread and the interpreter may each take a core
+        busy = samples["busy_share"].to_numpy(dtype=np.float64, na_value=np.nan)
+        share = np.where(np.isnan(busy), share, busy)
     if len(end) < 2:
         return 0.0
     span = np.diff(end, prepend=end[0] - float(np.median(np.diff(end))))

@@ -145,7 +145,7 @@ def reader() -> Probe:
     asked = os.environ.get(library.VARIABLE, "")
     if missing is not None:
         return Probe(name="native reader", status="warn", found=f"not there: {missing}",
-                     means="answers are read in Python: twice the CPU an event, and its delays are in our own stamps",
+                     means="answers are read in Python: its delays are in our stamps, and what waited shares one",
                      advice=library.INSTALL)  # fmt: skip
     if asked == "python":
         return Probe(name="native reader", status="warn", found=f"there, not used: {library.VARIABLE}=python is set",

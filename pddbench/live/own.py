@@ -28,7 +28,8 @@ class Own:
         for gap_ns in getattr(frame, "kernel_gap_ns", ()):
             self.kernel_gap.add(gap_ns / NS)
         self.rss_bytes = frame.rss_bytes
-        self._cpu.append((frame.t_ns, frame.cpu_share))
+        busy = frame.busy_share
+        self._cpu.append((frame.t_ns, frame.cpu_share if busy is None else busy))
         if frame.run_delay_ns is not None:
             self._waited.append((frame.t_ns, frame.run_delay_ns))
         for kept in (self._cpu, self._waited):
@@ -36,7 +37,7 @@ class Own:
                 kept.popleft()
 
     def cpu_share(self) -> float | None:
-        """CPU of a core; null: no sample yet."""
+        """CPU of a core, as the rule `client_cpu` counts it; null: no sample yet."""
         return sum(share for _, share in self._cpu) / len(self._cpu) if self._cpu else None
 
     def waited_share(self) -> float | None:

@@ -55,6 +55,10 @@ class HttpClient:
 
     reader: Reader = "aiohttp"
 
+    def reader_cpu_ns(self) -> int:
+        """None: the event loop reads."""
+        return 0
+
     def gather(self, parts: int) -> bytes:
         """Nothing: all reads are in their exchanges."""
         return b""

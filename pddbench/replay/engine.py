@@ -7,17 +7,12 @@ Nothing is parsed while the run is on; raw reads and stamps go to the spool.
 from __future__ import annotations
 
 import asyncio
-import gc
-import sys
 import time
-from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import filterfalse
 from typing import Literal
 
-from pddbench.errors import WorldError
 from pddbench.replay import frames
 from pddbench.replay.bodies import AHEAD_NS, STEP_NS, BodyStore
 from pddbench.replay.brake import Brake
@@ -25,21 +20,18 @@ from pddbench.replay.counts import Counts
 from pddbench.replay.exchange import Exchange, Reader, Target, Transport
 from pddbench.replay.health import HealthMonitor
 from pddbench.replay.pace import Deadline, Pacer
+from pddbench.replay.recorder import Recorder
 from pddbench.replay.schedule import Schedule, Times, phases
 from pddbench.replay.spool import SpoolWriter
-from pddbench.replay.stream import Facts, RawRead, StreamResult, interpret
+from pddbench.replay.stream import Facts, StreamResult, interpret
 from pddbench.replay.transport import make_transport
-from pddbench.timeliness import ask_for_short_slices
+from pddbench.timeliness import ask_for_short_slices, quiet_interpreter
 from pddbench.workload.history import Replies, Reply
 from pddbench.workload.plan import Plan
 from pddbench.workload.requests import as_columns
 
 LEAD_NS = 50_000_000  # from the choice of t0 to t0: what is due at once is then not late
-SWITCH_S = 0.0002  # the loop waits that long for a thread that encodes a body or writes the spool
 FIRST_BODIES = 1000
-FLUSH_NS = 10_000_000
-FLUSH_PARTS = 50  # a part of the streams every 10 ms: each of them twice a second
-PUSH_TICKS = 5  # to the spool's thread every 50 ms: a wake-up of it takes the loop's core for a moment
 
 
 @dataclass
@@ -94,35 +86,20 @@ def keep_reply(replies: Replies, index: int, result: StreamResult, needs_ids: bo
     return usable
 
 
-@contextmanager
-def quiet_interpreter() -> Iterator[None]:
-    """No garbage collection (what is loaded is set aside), and threads that give way soon; all restored after."""
-    was_enabled, interval_s = gc.isenabled(), sys.getswitchinterval()
-    sys.setswitchinterval(SWITCH_S)
-    gc.collect()
-    gc.freeze()
-    gc.disable()
-    try:
-        yield
-    finally:
-        sys.setswitchinterval(interval_s)
-        gc.unfreeze()
-        if was_enabled:
-            gc.enable()
-
-
 class _Engine:
     """One run. Request states: open (known), waiting (has times), in flight, recorded."""
 
     def __init__(self, job: ReplayJob) -> None:
         self._job = job
         self._plan = job.plan
-        self._spool = job.spool
         self._loop = asyncio.get_running_loop()
         self._pacer = Pacer(self._loop)
         self._bodies = BodyStore(job.bodies)
         self._brake = Brake(job.target.max_start_rate, job.target.max_concurrency)
         self._transport = (job.transport or make_transport)(job.target)
+        self._recorder = Recorder(
+            job.spool, self._transport, keep=job.on_parent_failure == "abandon", fail=self._fail, each_round=self._show
+        )
         self._request_id = as_columns(job.plan.requests).request_id
         self._part = range(len(job.plan.requests)) if job.part is None else job.part
         self._counts = Counts(planned=len(self._part))
@@ -131,9 +108,7 @@ class _Engine:
         self._left = 0
         self._waiting: dict[int, tuple[Times, Deadline]] = {}
         self._flying: dict[int, Exchange] = {}
-        self._to_flush: deque[Exchange] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._kept: dict[int, list[RawRead]] = {}
         self._over = asyncio.Event()
         self._in_window: set[int] = set()  # waiting or in flight, and due before the measured window ends
         self._until_ns: int | None = None  # when that is, as soon as t0 is known
@@ -143,7 +118,6 @@ class _Engine:
         self._health: HealthMonitor | None = None
         self._next_root = 0
         self._next_ahead = 0
-        self._ticks = 0
 
     async def run(self) -> ReplayEnd:
         """Warm up, measure, record the rest."""
@@ -152,7 +126,7 @@ class _Engine:
         t0_ns, exact_timer = None, self._pacer.exact
         ask_for_short_slices()
         with quiet_interpreter():
-            self._pacer.call_at(time.monotonic_ns() + FLUSH_NS, self._flush_some)
+            self._recorder.start(self._pacer)
             try:
                 await self._phase(warmup)
                 t0_ns = await self._phase(measure, measured=True)
@@ -162,7 +136,7 @@ class _Engine:
         if self._fatal is not None:
             raise self._fatal
         status: Literal["complete", "interrupted"] = "interrupted" if self._interrupted else "complete"
-        self._write(frames.Closed(status))
+        self._recorder.write(frames.Closed(status))
         self._show()
         return ReplayEnd(status, t0_ns, self._counts, self._bodies.late, exact_timer, self._transport.reader)
 
@@ -179,13 +153,11 @@ class _Engine:
         self._over.clear()
         schedule.t0_ns = t0_ns
         if measured:
-            self._write(frames.Zero(t0_ns, self._pacer.exact))
+            self._recorder.write(frames.Zero(t0_ns, self._pacer.exact))
             if self._job.on_zero is not None:
                 self._job.on_zero(t0_ns)
             self._arm_window(t0_ns)
-            self._health = HealthMonitor(
-                self._pacer, lambda: len(self._flying), self._transport.newest_read, self._write
-            )
+            self._health = HealthMonitor(self._pacer, lambda: len(self._flying), self._transport, self._recorder.write)
         self._look_ahead()
         self._arm_root()
         await self._over.wait()
@@ -228,13 +200,6 @@ class _Engine:
         if not any(self._schedule.root_times(index).due_ns < self._until_ns for index in roots):
             self._closed = True
             self._over.set()
-
-    def _write(self, frame: frames.Frame) -> None:
-        """To the spool; when that cannot be written the run ends, and says so."""
-        try:
-            self._spool.write(frame)
-        except WorldError as error:
-            self._fail(error)
 
     # --- starting
 
@@ -300,9 +265,9 @@ class _Engine:
         exchange = Exchange(index, time.monotonic_ns())
         del self._waiting[index]
         self._flying[index] = exchange
-        self._to_flush.append(exchange)
+        self._recorder.add(exchange)
         self._counts.sent += 1
-        self._write(
+        self._recorder.write(
             frames.Handed(
                 index, exchange.handed_ns, times.scheduled_ns, times.ready_ns, times.due_ns, held_ns, sha256, late
             )
@@ -318,8 +283,8 @@ class _Engine:
         if exchange.ending is None:  # an error of ours, about to end the run
             exchange.ending, exchange.error = "cancelled", "the run failed"
         end_ns = exchange.end_ns if exchange.end_ns is not None else time.monotonic_ns()
-        self._flush(exchange)
-        self._write(frames.Ended(index, end_ns, exchange.ending, exchange.error))
+        self._recorder.flush(exchange)
+        self._recorder.write(frames.Ended(index, end_ns, exchange.ending, exchange.error))
         del self._flying[index]
         self._counts.done += 1
         good = exchange.ending == "eof" and exchange.status is not None and exchange.status < 300
@@ -344,7 +309,7 @@ class _Engine:
         With live history its reply is kept for them; a reply that cannot be repeated is as bad as none.
         """
         assert exchange.ending is not None
-        reads = self._kept.pop(exchange.index, [])
+        reads = self._recorder.take_kept(exchange.index)
         if not self._schedule.children.get(exchange.index):
             return True
         result = interpret(reads, Facts(exchange.ending, exchange.status, exchange.content_type))
@@ -370,7 +335,7 @@ class _Engine:
         if deadline is not None:
             deadline.cancel()
         stamps = (times.scheduled_ns, times.ready_ns, times.due_ns) if times else (None, None, None)
-        self._write(frames.NotSent(index, reason, *stamps))
+        self._recorder.write(frames.NotSent(index, reason, *stamps))
         self._counts.not_sent += 1
         self._bodies.forget(index)
         self._recorded(index)
@@ -380,41 +345,6 @@ class _Engine:
         if self._fatal is None:
             for index in filterfalse(self._recorded_already.__getitem__, self._part):
                 self._not_sent(index, "interrupted" if self._interrupted else "run_ended")
-
-    def _flush(self, exchange: Exchange) -> None:
-        if self._job.on_parent_failure == "abandon":
-            if exchange.source is not None:
-                exchange.source.collect()
-            self._kept.setdefault(exchange.index, []).extend(exchange.all_reads())
-        try:
-            self._spool.flush_exchange(exchange)
-        except WorldError as error:
-            self._fail(error)
-
-    def _gather(self) -> None:
-        """Reads that the transport's own reader holds go to the spool as they are, unless they are parsed here."""
-        if self._job.on_parent_failure != "abandon" and (gathered := self._transport.gather(FLUSH_PARTS)):
-            try:
-                self._spool.append(gathered)
-            except WorldError as error:
-                self._fail(error)
-
-    def _flush_some(self) -> None:
-        """Reads of a part of the streams go to the spool; the parts take turns so that no flush is long."""
-        parsed = self._job.on_parent_failure == "abandon"
-        for _ in range(-(-len(self._to_flush) // FLUSH_PARTS)):
-            exchange = self._to_flush.popleft()
-            if exchange.ending is None:
-                if exchange.changed or exchange.reads or exchange.packed or (exchange.source is not None and parsed):
-                    self._flush(exchange)
-                self._to_flush.append(exchange)
-        self._gather()
-        self._ticks += 1
-        if self._ticks % PUSH_TICKS == 0:
-            self._spool.push()
-        if self._ticks % FLUSH_PARTS == 0:
-            self._show()
-        self._pacer.call_at(time.monotonic_ns() + FLUSH_NS, self._flush_some)
 
     def _show(self) -> None:
         self._counts.in_flight = len(self._flying)

@@ -111,6 +111,9 @@ class Transport(Protocol):
     def newest_read(self) -> tuple[int, bytes] | None:
         """Our stamp of the newest read and the kernel's as it gave it; None where there is none."""
 
+    def reader_cpu_ns(self) -> int:
+        """CPU time that a thread has taken which reads beside the interpreter; 0 where there is none."""
+
     def gather(self, parts: int) -> bytes:
         """Frames for the spool: reads that a reader of its own holds, of one in `parts` of the exchanges; they take
         turns. Nothing where there is no such reader: then all reads are in the exchanges."""  # fmt: skip

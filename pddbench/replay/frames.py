@@ -89,6 +89,8 @@ class NotSent(msgspec.Struct, array_like=True):
 class Health(msgspec.Struct, array_like=True):
     """A sample of the client's own health over the interval that ends at `t_ns`.
 
+    `cpu_share` is of the whole process; `busy_share` of the busier of the thread that reads beside the interpreter and
+    all others together, which can each take a core (on a single core: of all together), null in spools without it.
     `kernel_gap_ns`: how much later than the kernel we stamped a read, of the newest read at each sample that has one.
     """
 
@@ -99,6 +101,7 @@ class Health(msgspec.Struct, array_like=True):
     rss_bytes: int | None
     in_flight: int
     kernel_gap_ns: list[int] = []
+    busy_share: float | None = None
 
 
 class ClockOffset(msgspec.Struct, array_like=True):

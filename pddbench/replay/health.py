@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from pddbench.replay.exchange import Transport
 from pddbench.replay.frames import ClockOffset, Health
 from pddbench.replay.kernel import KernelClock, sample_offset
 from pddbench.replay.pace import Pacer
@@ -26,16 +27,18 @@ class HealthMonitor:
         self,
         pacer: Pacer,
         in_flight: Callable[[], int],
-        newest_read: Callable[[], tuple[int, bytes] | None],
+        transport: Transport,
         emit: Callable[[Health | ClockOffset], None],
     ) -> None:
-        self._pacer, self._in_flight, self._newest, self._emit = pacer, in_flight, newest_read, emit
+        self._pacer, self._in_flight, self._emit = pacer, in_flight, emit
+        self._newest, self._reader_cpu_ns = transport.newest_read, transport.reader_cpu_ns
+        self._one_core = len(os.sched_getaffinity(0)) == 1 if hasattr(os, "sched_getaffinity") else False
         self._lags_ns: list[int] = []
         self._gaps_ns: list[int] = []
         self._read_ns = 0
         self._next_ns = time.monotonic_ns() + SAMPLE_NS
         self._row_ns = time.monotonic_ns()
-        self._cpu_ns, self._delay_ns = time.process_time_ns(), run_delay_ns()
+        self._cpu_ns, self._delay_ns, self._read_cpu_ns = time.process_time_ns(), run_delay_ns(), self._reader_cpu_ns()
         self._sample_clock()
         self._deadline = pacer.call_at(self._next_ns, self._sample)
 
@@ -70,15 +73,18 @@ class HealthMonitor:
         self._emit(ClockOffset(*offset))
 
     def _row(self, now_ns: int) -> None:
-        cpu_ns, delay_ns = time.process_time_ns(), run_delay_ns()
+        cpu_ns, delay_ns, read_cpu_ns = time.process_time_ns(), run_delay_ns(), self._reader_cpu_ns()
         wall_ns = max(1, now_ns - self._row_ns)
         waited = delay_ns - self._delay_ns if delay_ns is not None and self._delay_ns is not None else None
         share = (cpu_ns - self._cpu_ns) / wall_ns
-        row = Health(now_ns, self._lags_ns, share, waited, rss_bytes(), self._in_flight(), kernel_gap_ns=self._gaps_ns)
-        self._emit(row)
+        reading = (read_cpu_ns - self._read_cpu_ns) / wall_ns
+        busy = share if self._one_core else max(reading, share - reading)
+        self._emit(
+            Health(now_ns, self._lags_ns, share, waited, rss_bytes(), self._in_flight(), self._gaps_ns, busy_share=busy)
+        )
         self._sample_clock()
         self._lags_ns, self._gaps_ns = [], []
-        self._row_ns, self._cpu_ns, self._delay_ns = now_ns, cpu_ns, delay_ns
+        self._row_ns, self._cpu_ns, self._delay_ns, self._read_cpu_ns = now_ns, cpu_ns, delay_ns, read_cpu_ns
 
 
 def run_delay_ns() -> int | None:

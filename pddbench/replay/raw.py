@@ -60,6 +60,10 @@ class RawClient:
         """See `Transport.newest_read`."""
         return self._reader.newest_read()
 
+    def reader_cpu_ns(self) -> int:
+        """See `Transport.reader_cpu_ns`."""
+        return self._reader.cpu_ns()
+
     def gather(self, parts: int) -> bytes:
         """See `Transport.gather`."""
         return self._reader.gather(parts)

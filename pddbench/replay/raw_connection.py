@@ -39,6 +39,9 @@ class SocketReader(Protocol):
     def newest_read(self) -> tuple[int, bytes] | None:
         """See `Transport.newest_read`."""
 
+    def cpu_ns(self) -> int:
+        """See `Transport.reader_cpu_ns`."""
+
     def gather(self, parts: int) -> bytes:
         """See `Transport.gather`."""
 
@@ -75,6 +78,10 @@ class Poller:
     def newest_read(self) -> tuple[int, bytes] | None:
         """See `Transport.newest_read`."""
         return self._newest
+
+    def cpu_ns(self) -> int:
+        """None of its own."""
+        return 0
 
     def gather(self, parts: int) -> bytes:
         """Nothing: all reads are in their exchanges."""

@@ -231,6 +231,7 @@ class _Finisher:
                     "rss_bytes": sample.rss_bytes,
                     "in_flight": sample.in_flight,
                     "kernel_gap_ns": sample.kernel_gap_ns,
+                    "busy_share": sample.busy_share,
                 }
             )
             if len(rows) == ROWS_A_GROUP:

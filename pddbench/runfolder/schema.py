@@ -73,11 +73,12 @@ HEALTH: dict[str, str] = {
     "process": "string",
     "worker": "int32",  # which of our processes, from 0
     "loop_lag_ns": "list<int64>",  # wall, every sample of the interval
-    "cpu_share": "double",  # of one core over the interval
+    "cpu_share": "double",  # of one core over the interval, the whole process
     "run_delay_ns": "int64",  # time runnable but not running, over the interval (Linux schedstat)
     "rss_bytes": "int64",
     "in_flight": "int32",
     "kernel_gap_ns": "list<int64>",  # wall, our own stamp of the newest read minus the kernel's, about every 5 ms
+    "busy_share": "double",  # of one core: the busier of the reader's thread and all others; on one core: all
 }
 
 # Emulated arms only, live or simulated; see deploy.emulator.observe.EVENTS and docs/emulator.md.

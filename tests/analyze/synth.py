@@ -158,4 +158,4 @@ def _health(arm: str, repeat: int) -> Rows:
     return {"arm": [arm] * n, "repeat": [repeat] * n, "t_ns": [i * 10**9 for i in range(1, n + 1)],
             "process": ["client"] * n, "loop_lag_ns": [[100_000, 200_000, 1_000_000]] * n, "cpu_share": [0.1] * n,
             "run_delay_ns": [1000] * n, "rss_bytes": [10**8] * n, "in_flight": [5] * n,
-            "worker": [0] * n, "kernel_gap_ns": [[30_000]] * n}  # fmt: skip
+            "worker": [0] * n, "kernel_gap_ns": [[30_000]] * n, "busy_share": [None] * n}  # fmt: skip

@@ -111,6 +111,22 @@ def test_planted_fault_fires_its_rule(tmp_path, rule, change):
     assert f"{rule}:invalid" not in allowed and allowed[f"{rule}:warning"].allowed
 
 
+def test_two_threads_may_take_more_than_a_core(tmp_path):
+    """Without it a run on two cores whose reader and interpreter each had time to spare would be void, or one whose
+    reader was at its limit pass."""
+
+    def shares(busy_share):
+        def change(repeat, requests, events, server, health):
+            health["cpu_share"] = [1.3] * len(health["cpu_share"])
+            health["busy_share"] = [busy_share] * len(health["cpu_share"])
+
+        return only_pdd(change)
+
+    assert "client_cpu:invalid" not in found(tmp_path / "a", edit=shares(0.7))
+    assert found(tmp_path / "b", edit=shares(0.95))["client_cpu:invalid"].measured == pytest.approx(0.95)
+    assert "client_cpu:invalid" in found(tmp_path / "c", edit=shares(None)), "a run of the reader in Python"
+
+
 def stamped(stamps="kernel", connect_ns=(1_000_000, 2_000_000)):
     """A slow loop whose arrivals the kernel stamped; connections took as told, in turns."""
 

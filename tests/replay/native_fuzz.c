@@ -121,7 +121,10 @@ int main(int argc, char **argv) {
                     if (events[k].flags & HEAD_CAME) {  /* what the head's own call found is told next */
                         Event more[CONNS];
                         int m = pdd_events(r, more, CONNS);
-                        for (int j = 0; j < m; j++) if (more[j].slot != q->slot) tell(r, r->conns[more[j].slot], (uint32_t)more[j].slot, more[j].flags);
+                        pthread_mutex_lock(&r->lock);
+                        for (int j = 0; j < m; j++)
+                            if (more[j].slot != q->slot) tell(r, r->conns[more[j].slot], (uint32_t)more[j].slot, more[j].flags);
+                        pthread_mutex_unlock(&r->lock);
                         taken = pdd_take(r, q->slot, &bytes, &reads);
                         got[i] += entries_bytes(bytes, taken, reads);
                     }

@@ -37,6 +37,7 @@ _FUNCTIONS: dict[str, tuple[object, list[object]]] = {
     "pdd_last_ns": (_I64, [_P, _I]),
     "pdd_good": (_I, [_P, _I]),
     "pdd_newest": (_I64, [_P, ctypes.c_char_p]),
+    "pdd_cpu_ns": (_I64, [_P]),
     "pdd_counts": (None, [_P, ctypes.POINTER(_I64), ctypes.POINTER(_I64)]),
 }
 

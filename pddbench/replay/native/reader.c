@@ -49,6 +49,7 @@ typedef struct {
 
 typedef struct {
     int fd, state, watched, queued, private_;
+    uint32_t user;                 /* counts those that had the slot: what epoll says may be about an earlier one */
     uint32_t index, flags, reads;
     int code;
     int64_t room, last_ns, gap_ns, over_ns;
@@ -125,13 +126,20 @@ static void tell(Reader *r, Conn *c, uint32_t slot, uint32_t flags) {
 }
 
 static void watch(Reader *r, Conn *c, uint32_t slot) {
-    struct epoll_event want = {.events = c->state == CONNECTING ? EPOLLOUT : EPOLLIN | EPOLLRDHUP, .data.u32 = slot};
+    struct epoll_event want = {.events = (c->state == CONNECTING ? EPOLLOUT : EPOLLIN | EPOLLRDHUP) | EPOLLET,
+                               .data.u64 = (uint64_t)c->user << 32 | slot};
     if (!c->watched && !epoll_ctl(r->epoll, EPOLL_CTL_ADD, c->fd, &want)) c->watched = 1;
 }
 
 static void unwatch(Reader *r, Conn *c) {
     if (c->watched) epoll_ctl(r->epoll, EPOLL_CTL_DEL, c->fd, NULL);
     c->watched = 0;
+}
+
+/* Be told at once of what is still to be read. */
+static void watch_again(Reader *r, Conn *c, uint32_t slot) {
+    unwatch(r, c);
+    watch(r, c, slot);
 }
 
 /* Nothing more will be read from it. */
@@ -221,14 +229,15 @@ static int ends_of(const uint8_t *data, size_t n, uint32_t *ends, int most) {
     return found;
 }
 
-/* One read of at most `want` bytes; whether there may be more to do. */
+/* One read of at most `want` bytes: whether it got as many, so that there may be more. */
 static int take(Reader *r, Conn *c, uint32_t slot, size_t want) {
     union { struct cmsghdr head; uint8_t room[128]; } control;
     struct iovec part = {r->bytes, want};
     struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
     ssize_t got = recvmsg(c->fd, &message, MSG_DONTWAIT);
     if (got < 0) {
-        if (errno != EAGAIN && errno != EINTR) end(r, c, slot, FAULT, errno);
+        if (errno == EINTR) return 1;
+        if (errno != EAGAIN) end(r, c, slot, FAULT, errno);
         return 0;
     }
     Stamped read = {.t_ns = now_ns(), .n = (uint32_t)got};
@@ -248,7 +257,7 @@ static int take(Reader *r, Conn *c, uint32_t slot, size_t want) {
     else if (c->state == BODY) body(r, c, slot, r->bytes, &read);
     else end(r, c, slot, UNASKED, 0);
     c->last_ns = read.t_ns;
-    return c->watched;
+    return c->watched && (size_t)got == want;
 }
 
 /* The attempt to connect has ended, well or not. */
@@ -261,29 +270,37 @@ static void connected(Reader *r, Conn *c, uint32_t slot) {
     tell(r, c, slot, CONNECTED);
 }
 
-/* A connection is readable. More than one event may wait at the beginning of an answer, and when we come half as late
- * again as its events use to be apart. */
-static void visit(Reader *r, Conn *c, uint32_t slot) {
+/* Look at the queue first, and read event by event but for the last. Whether there may be more. */
+static int take_one_by_one(Reader *r, Conn *c, uint32_t slot) {
+    uint32_t ends[MAX_EVENTS_A_LOOK], done = 0;
+    ssize_t n = recv(c->fd, r->seen, READ_BYTES, MSG_PEEK | MSG_DONTWAIT);
+    int found = n > 0 ? ends_of(r->seen, (size_t)n, ends, MAX_EVENTS_A_LOOK) : 0;
+    r->looks++;
+    r->exact += found > 1;
+    for (int i = 0; i + 1 < found; i++) {
+        if (!take(r, c, slot, ends[i] - done)) return c->watched;
+        done = ends[i];
+    }
+    if (found == MAX_EVENTS_A_LOOK) return take(r, c, slot, ends[found - 1] - done);
+    return take(r, c, slot, READ_BYTES);
+}
+
+/* Something came on a connection (edge-triggered: all of it must be read now, or asked for again). More than one event
+ * may wait at the beginning of an answer, and when we come half as late again as its events use to be apart. */
+static void visit(Reader *r, Conn *c, uint32_t slot, int closing) {
     if (c->state == CONNECTING) {
         connected(r, c, slot);
         return;
     }
-    size_t rest = READ_BYTES;
-    int64_t before = c->last_ns, waited = before == NEVER ? 0 : now_ns() - before;
-    if ((c->state == HEAD || c->state == BODY) && (!c->gap_ns || waited > c->gap_ns + c->gap_ns / 2)) {
-        uint32_t ends[MAX_EVENTS_A_LOOK], done = 0;
-        ssize_t n = recv(c->fd, r->seen, READ_BYTES, MSG_PEEK | MSG_DONTWAIT);
-        int found = n > 0 ? ends_of(r->seen, (size_t)n, ends, MAX_EVENTS_A_LOOK) : 0;
-        r->looks++;
-        r->exact += found > 1;
-        for (int i = 0; i + 1 < found; i++) {
-            if (!take(r, c, slot, ends[i] - done)) return;
-            done = ends[i];
-        }
-        if (found > 1 && (n == READ_BYTES || found == MAX_EVENTS_A_LOOK)) rest = ends[found - 1] - done;
+    int64_t before = c->last_ns, waited = before == NEVER ? 0 : now_ns() - before, gap;
+    int more, several = (c->state == HEAD || c->state == BODY) && (!c->gap_ns || waited > c->gap_ns + c->gap_ns / 2);
+    more = several ? take_one_by_one(r, c, slot) : take(r, c, slot, READ_BYTES);
+    if (c->watched && (more || closing)) {
+        if (!more) more = take(r, c, slot, READ_BYTES);  /* the end of a connection lies behind its last bytes */
+        if (more) watch_again(r, c, slot);
     }
-    if (!take(r, c, slot, rest) || c->state != BODY || before == NEVER) return;
-    int64_t gap = c->last_ns - before;
+    if (c->state != BODY || before == NEVER) return;
+    gap = c->last_ns - before;
     if (c->gap_ns && gap > 2 * c->gap_ns) gap = 2 * c->gap_ns;  /* one pause is not what is usual */
     c->gap_ns = c->gap_ns ? c->gap_ns + (gap - c->gap_ns) / 8 : gap;
 }
@@ -306,11 +323,11 @@ static void *run(void *argument) {
     for (;;) {
         int n = epoll_wait(r->epoll, ready, BATCH, -1);
         for (int i = 0; i < n; i++) {
-            uint32_t slot = ready[i].data.u32;
+            uint32_t slot = (uint32_t)ready[i].data.u64, user = (uint32_t)(ready[i].data.u64 >> 32);
             if (slot == STOP) return NULL;
             pthread_mutex_lock(&r->lock);
             Conn *c = r->conns[slot];
-            if (c && c->watched) visit(r, c, slot);  /* else removed, or another's by now: then nothing waits there */
+            if (c->watched && c->user == user) visit(r, c, slot, !!(ready[i].events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)));
             pthread_mutex_unlock(&r->lock);
         }
     }
@@ -357,7 +374,7 @@ API Reader *pdd_open(int frame_kind, int64_t max_held, int64_t max_held_one) {
     r->epoll = epoll_create1(EPOLL_CLOEXEC);
     r->wake = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     r->stop = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-    struct epoll_event want = {.events = EPOLLIN, .data.u32 = STOP};
+    struct epoll_event want = {.events = EPOLLIN, .data.u64 = STOP};
     sigset_t all, old;
     sigfillset(&all);
     int wrong = r->epoll < 0 || r->wake < 0 || r->stop < 0 || epoll_ctl(r->epoll, EPOLL_CTL_ADD, r->stop, &want) ? errno : 0;
@@ -433,6 +450,7 @@ API void pdd_remove(Reader *r, int slot) {
     unwatch(r, c);
     forget(r, c);
     c->fd = -1;
+    c->user++;
     c->flags = 0;
     c->state = IDLE;
     r->free_slots[r->n_free++] = slot;
@@ -632,6 +650,14 @@ API void pdd_counts(Reader *r, int64_t *looks, int64_t *exact) {
     *looks = r->looks;
     *exact = r->exact;
     pthread_mutex_unlock(&r->lock);
+}
+
+/* CPU time that the thread has taken. */
+API int64_t pdd_cpu_ns(Reader *r) {
+    clockid_t clock;
+    struct timespec t = {0};
+    if (!pthread_getcpuclockid(r->thread, &clock)) clock_gettime(clock, &t);
+    return t.tv_sec * 1000000000LL + t.tv_nsec;
 }
 
 /* For tests: the framing alone. */

@@ -95,6 +95,10 @@ class NativeReader:
         t_ns = self.c.pdd_newest(self.handle, self._stamp)
         return (t_ns, self._stamp.raw) if t_ns else None
 
+    def cpu_ns(self) -> int:
+        """See `Transport.reader_cpu_ns`."""
+        return int(self.c.pdd_cpu_ns(self.handle))
+
     def gather(self, parts: int) -> bytes:
         """See `Transport.gather`."""
         return self._given(self.c.pdd_gather(self.handle, parts, self._bytes))
