@@ -10,11 +10,11 @@ TYPE_CHECKING = False  # as type checkers take it; `typing` itself would cost so
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pddbench.notebook import NotebookRun
+    from pddbench.notebook import NotebookRun, NotebookSearch
     from pddbench.report.compared import Comparison
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "compare", "load"]
+__all__ = ["__version__", "compare", "load", "load_capacity"]
 
 
 def load(path: str | Path) -> NotebookRun:
@@ -29,3 +29,10 @@ def compare(a: str | Path, b: str | Path) -> Comparison:
     from pddbench.notebook import compare as compare_runs
 
     return compare_runs(a, b)
+
+
+def load_capacity(path: str | Path) -> NotebookSearch:
+    """Load the folder of a capacity search: capacities, BCR and runs as DataFrames; see `pddbench.notebook`."""
+    from pddbench.notebook import load_capacity as load_search
+
+    return load_search(path)

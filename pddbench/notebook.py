@@ -75,6 +75,78 @@ class NotebookRun(Run):
         return run_card(self.summary).text
 
 
+class NotebookSearch:
+    """A capacity search: `figures` and `runs` as DataFrames, `document` as capacity.json holds it."""
+
+    def __init__(self, path: Path) -> None:
+        from pddbench.report import searched
+        from pddbench.report.capacity import document
+
+        self.path = path
+        self.document: dict[str, Any] = msgspec.to_builtins(document(searched.read(path)))
+
+    def __repr__(self) -> str:
+        return f"NotebookSearch({self.document['name']}: {', '.join(one['arm'] for one in self.document['answers'])})"
+
+    @property
+    def figures(self) -> pd.DataFrame:
+        """Capacity, BCR and cost of a session with their 95% intervals: index (arm, figure); NaN where there is none.
+
+        `bcr_ratio` is the BCR / the first arm's, `cost_ratio` what that means for the cost of a session.
+        """
+        import pandas as pd
+
+        currency = self.document["currency"]
+        lines = []
+        for one in self.document["answers"]:
+            capacity, price, against = one["capacity"] or {}, one["price"] or {}, one["against_first"]
+            change = one["cost_per_session_change"]
+            ratio = None if change is None else {end: None if v is None else 1 + v for end, v in change.items()}
+            known = {
+                "capacity": (capacity | {"point": capacity.get("rate")}, "sessions/s"),
+                "requests": (one["requests_s"], "requests/s"),
+                "bcr": (one["bcr"], f"sessions/{currency}"),
+                "session_cost": (price.get("session"), currency),
+                "bcr_ratio": (against, ""),
+                "cost_ratio": (ratio, ""),
+            }
+            for name, (figure, unit) in known.items():
+                ends = {end: as_float((figure or {}).get(end)) for end in ("point", "low", "high")}
+                lines.append({"arm": one["arm"], "figure": name, **ends, "unit": unit})
+        return pd.DataFrame(lines).set_index(["arm", "figure"])
+
+    @property
+    def runs(self) -> pd.DataFrame:
+        """One line a run: `arm`, `rate` (sessions/s), `attainment` (a share), `goodput` (requests/s), `used`."""
+        import pandas as pd
+
+        return pd.DataFrame(
+            {"arm": one["arm"], **{name: run[name] for name in ("rate", "attainment", "goodput")},
+             "used": not run["invalid"]}
+            for one in self.document["answers"] for run in one["runs"]
+        )  # fmt: skip
+
+    @property
+    def curves(self) -> pd.DataFrame:
+        """The fitted curve of each arm: `arm`, `rate`, `attainment`, `goodput`."""
+        import pandas as pd
+
+        return pd.DataFrame(
+            {"arm": one["arm"], **{name: at[name] for name in ("rate", "attainment", "goodput")}}
+            for one in self.document["answers"] for at in one["fit"]
+        )  # fmt: skip
+
+    def _repr_html_(self) -> str:
+        from pddbench.report.html.card import search_card
+
+        return search_card(self.document).text
+
+
+def load_capacity(path: str | Path) -> NotebookSearch:
+    """The search in `path`, a folder of `pddbench capacity`; InputError says what is wrong otherwise."""
+    return NotebookSearch(Path(path))
+
+
 def load(path: str | Path) -> NotebookRun:
     """The run in `path`, a run folder or a folder that holds exactly one; InputError says what is wrong otherwise."""
     found = load_run(path)

@@ -23,9 +23,11 @@ from pddbench.errors import InputError
 @click.option("--session-rate", type=float, default=0.5, show_default=True, help="Sessions a second.")
 @click.option("--repeats", type=click.IntRange(1), default=2, show_default=True, help="How often each arm runs.")
 @click.option("--ttft-ms", type=float, default=2000.0, show_default=True, help="Objective: first token, from due.")
-@click.option("--wan", "wan_profile", default="national", show_default=True, help="Link between emulated clusters.")
+@click.option("--engine", type=click.Choice(("emulator", "llamacpp")), default="emulator", show_default=True,
+              help="Without endpoints: emulated arms, or real llama.cpp servers on this machine.")  # fmt: skip
+@click.option("--wan", "wan_profile", default="national", show_default=True, help="Link between the clusters.")
 def init(out: Path, force: bool, **given: Any) -> int:
-    """Write an experiment file with comments: your endpoints, or three emulated arms when none is given.
+    """Write an experiment file with comments: your endpoints, or three arms that are started here when none is given.
 
     On a terminal it asks for what no flag says; elsewhere it never asks.
     """
@@ -41,12 +43,16 @@ def init(out: Path, force: bool, **given: Any) -> int:
 
 
 def _ask(given: dict[str, Any]) -> None:
-    """The three questions that decide most."""
-    url = click.prompt("Base URL of your endpoint (empty: emulated arms)", default="", show_default=False).strip()
+    """The few questions that decide most."""
+    url = click.prompt("Base URL of your endpoint (empty: arms that are started here)", default="",
+                       show_default=False).strip()  # fmt: skip
     if url:
         given["endpoints"] = (f"mine={url}",)
         given["model"] = given["model"] or click.prompt("Model it serves")
         given["target_profile"] = click.prompt("Kind of server", default=given["target_profile"])
+    else:
+        kinds = click.Choice(("emulator", "llamacpp"))
+        given["engine"] = click.prompt("Emulated arms, or real llama.cpp servers", type=kinds, default=given["engine"])
     given["session_rate"] = click.prompt("Sessions a second", type=float, default=given["session_rate"])
 
 

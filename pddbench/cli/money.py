@@ -35,6 +35,7 @@ def money(
     """
     from pddbench.report.money import answer, check_line, prices_of
 
-    check_line(line)
+    if line is not None:
+        check_line(line)
     tokens = None if input_tokens is None else (input_tokens, output_tokens)
     return answer(directory, prices_of(prices), line, tokens=tokens, as_json=as_json)

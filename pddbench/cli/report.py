@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from pddbench.cli.common import ALLOW, baseline_options
+from pddbench.errors import InputError
 
 
 @click.command()
@@ -34,9 +35,17 @@ def report(
 ) -> int:
     """Print the table of the run in DIR again; rewrite summary.json, the plots and report.html.
 
-    DIR is a run folder, or a folder that holds exactly one.
+    DIR is a run folder, or a folder that holds exactly one; or one of `pddbench capacity`, whose answer is shown again.
     """
+    from pddbench.report import searched
     from pddbench.report.answer import answer
+
+    if searched.is_search(directory):
+        from pddbench.report.capacity import again
+
+        if allow or strict or ci or baseline or warmup:
+            raise InputError(f"{directory} holds a capacity search: of the options only --json applies to it")
+        return again(directory, as_json=as_json)
 
     earlier = None if baseline is None else (baseline, tolerance)
     return answer(directory, allow, strict=strict, as_json=as_json, ci=ci, earlier=earlier, warmup=warmup)

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from pddbench.cli.serving import keep_up, link_of, say_json, tell_problems
 from pddbench.cli.up_engine import engine_options, serve_engine, serves_engine
 
 if TYPE_CHECKING:
     from pddbench.deploy.emulator.launch import Deployment
     from pddbench.wan.backends import Choice
     from pddbench.workload.experiment import Experiment
-
-_POLL_S = 1.0
 
 
 @click.command()
@@ -40,7 +38,7 @@ _POLL_S = 1.0
 def up(arm: str, port: int, host: str, backend: str, as_json: bool, **options: Any) -> int:
     """Serve the deployment ARM: baseline, naive or pdd; emulated, or of real llama.cpp servers (--engine llamacpp)."""
     if serves_engine(options):
-        return serve_engine(arm, port, host, backend, options)
+        return serve_engine(arm, port, host, backend, as_json=as_json, options=options)
     from pddbench.deploy.emulator.launch import launch
     from pddbench.deploy.presets import emulator_spec, with_port
     from pddbench.runner.signals import Waiter
@@ -52,24 +50,20 @@ def up(arm: str, port: int, host: str, backend: str, as_json: bool, **options: A
     spec = with_port(emulator_spec(experiment.arm[0], experiment, choice.backend), host, port)
     stop = Waiter()
     with launch(spec) as deployment:
-        _announce_json(deployment) if as_json else _announce(deployment, choice)
-        told = 0
-        while not stop.wait(_POLL_S):
-            deployment.check()
-            problems = deployment.guard.problems if deployment.guard else []
-            for problem in problems[told:]:
-                click.echo(f"pddbench: the WAN link is not as asked: {problem}", err=True)
-            told = len(problems)
-    return stop.exit_code
+        told = tell_problems(deployment.link_problems)  # those from before the start come before "Ctrl-C ends it"
+        if as_json:
+            say_json(arm, deployment.base_url, spec.served_model, spec)
+        else:
+            _announce(deployment, choice)
+        return keep_up(deployment, stop, told)
 
 
 def _experiment(arm: str, options: dict[str, Any]) -> Experiment:
     """The one-arm experiment that the options stand for."""
-    from pddbench.workload.experiment import Arm, EmulatorOptions, Experiment, Wan, Workload
+    from pddbench.workload.experiment import Arm, EmulatorOptions, Experiment, Workload
 
     given = {name: value for name, value in options.items() if value is not None}
-    link = {name: given.pop(name) for name in ("one_way_ms", "rate_mbit", "flow_rate_mbit") if name in given}
-    wan = Wan(profile=given.pop("wan_profile", None), **link)
+    wan = link_of(given)
     own = {"drc": not given.pop("no_drc"), "first_token_from_p": given.pop("first_token_from_p")}
     return Experiment(
         name="up",
@@ -78,16 +72,6 @@ def _experiment(arm: str, options: dict[str, Any]) -> Experiment:
         wan=wan,
         emulator=EmulatorOptions(**given),
     )
-
-
-def _announce_json(deployment: Deployment) -> None:
-    """The same for a script that waits for the address."""
-    import msgspec
-
-    facts = {"arm": deployment.spec.arm, "base_url": deployment.base_url, "model": deployment.spec.served_model,
-             "spec": msgspec.to_builtins(deployment.spec)}  # fmt: skip
-    click.echo(msgspec.json.encode(facts).decode())
-    sys.stdout.flush()
 
 
 def _announce(deployment: Deployment, choice: Choice) -> None:

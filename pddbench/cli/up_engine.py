@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from pddbench.cli.common import options as joined
+from pddbench.cli.serving import keep_up, link_of, say_json
 from pddbench.errors import InputError
 
 if TYPE_CHECKING:
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
     from pddbench.workload.experiment import Experiment
 
 F = TypeVar("F", bound=Callable[..., Any])
-_POLL_S = 1.0
 _OWN = ("slots", "context_tokens", "threads", "gguf", "handoff", "catch_up_tokens", "kv_type")
 _FOR_BOTH = ("no_drc", "wan_profile", "one_way_ms", "rate_mbit", "flow_rate_mbit", "threshold_s", "model")
 
@@ -48,7 +48,7 @@ def serves_engine(options: dict[str, Any]) -> bool:
     return False
 
 
-def serve_engine(arm: str, port: int, host: str, backend: str, options: dict[str, Any]) -> int:
+def serve_engine(arm: str, port: int, host: str, backend: str, *, as_json: bool, options: dict[str, Any]) -> int:
     """Serve until a signal; returns its exit code."""
     import msgspec
 
@@ -64,24 +64,22 @@ def serve_engine(arm: str, port: int, host: str, backend: str, options: dict[str
     spec = msgspec.structs.replace(mini_spec(experiment.arm[0], experiment, backend), host=host, port=port)
     stop = Waiter()
     with MiniDeployment(spec) as deployment:
-        _announce(deployment)
-        while not stop.wait(_POLL_S):
-            deployment.check()
-    return stop.exit_code
+        if as_json:
+            say_json(arm, deployment.base_url, spec.served_model, spec)
+        else:
+            _announce(deployment)
+        return keep_up(deployment, stop)
 
 
 def _experiment(arm: str, options: dict[str, Any]) -> Experiment:
     """The one-arm experiment that the options stand for."""
-    from pddbench.workload.experiment import Arm, Experiment, LlamaCppOptions, Wan, Workload
+    from pddbench.workload.experiment import Arm, Experiment, LlamaCppOptions, Workload
 
     given = {name: value for name, value in options.items() if value is not None and value is not False}
     for name in given:
         if name not in (*_OWN, *_FOR_BOTH, "flash_attention"):
             raise InputError(f"--{name.replace('_', '-')} is for emulated deployments only")
-    wan = Wan(
-        profile=given.get("wan_profile"),
-        **{name: given[name] for name in ("one_way_ms", "rate_mbit", "flow_rate_mbit") if name in given},
-    )
+    wan = link_of(given)
     own = {name: given[name] for name in (*_OWN, "flash_attention") if name in given}
     return Experiment(
         name="up",

@@ -18,6 +18,7 @@ def works(probes: Sequence[Probe]) -> dict[str, bool]:
     return {
         "replay against your own endpoint, simulate, report": good["disk"],
         "run and up with emulated arms (--wan model)": loopback,
+        'run and up with real llama.cpp servers (engine = "llamacpp")': loopback and good["llama.cpp"],
         "measurements at the first try (cores, timers, files)": good["cores"] and good["timers"] and good["open files"],
         "runs of emulated arms over netem": loopback and _packets(probes, "netem"),
         "runs of emulated arms over TUN": loopback and _packets(probes, "TUN"),

@@ -12,12 +12,13 @@ from pddbench.errors import InputError
 from pddbench.wan.link import resolve_link
 from pddbench.workload.load import load_experiment
 
+_FIRST = 40  # requests of the trace for real servers
 _EXAMPLE = Path("traces/agentic-small.trace.jsonl.zst")
 
 
 @dataclass
 class Wishes:
-    """What the user said. `arms`: (name, base URL) of live endpoints; none: three emulated arms."""
+    """What the user said. `arms`: (name, base URL) of live endpoints; none: three arms that `engine` makes."""
 
     name: str = "mine"
     trace: str | None = None
@@ -28,6 +29,7 @@ class Wishes:
     repeats: int = 2
     ttft_ms: float = 2000.0
     wan_profile: str = "national"
+    engine: str = "emulator"
 
 
 def write_template(out: Path, wishes: Wishes, *, force: bool = False) -> None:
@@ -56,6 +58,8 @@ def write_template(out: Path, wishes: Wishes, *, force: bool = False) -> None:
 def template(wishes: Wishes, folder: Path) -> str:
     """The text of the file; paths in it are relative to `folder`, where it will lie."""
     real = bool(wishes.arms)
+    if real and wishes.engine != "emulator":
+        raise InputError(f"--engine {wishes.engine} starts servers of its own: leave --endpoint out")
     exact = (real and wishes.target_profile != "openai") or not real
     return "\n".join(
         [
@@ -65,7 +69,7 @@ def template(wishes: Wishes, folder: Path) -> str:
             "[slo]                      # all that are given must hold for a request to count as good\n"
             f"ttft_sched_ms = {wishes.ttft_ms:g}       # first token, from when the request should have left\n"
             "max_gap_ms = 1000          # largest gap between chunks\n",
-            _endpoints(wishes) if real else _emulated(wishes),
+            _endpoints(wishes) if real else _servers(wishes) if wishes.engine == "llamacpp" else _emulated(wishes),
             _checks(wishes),
         ]
     )
@@ -84,12 +88,18 @@ prompt = "token_ids"       # exact, /v1/completions; or "text" for /v1/chat/comp
 output = {output}
 seed = 1
 repeats = {wishes.repeats}                # an even number runs the arms A B B A: a drift then cancels out
-# limit_requests = 100     # only the first of the trace
+{_limit(wishes)}
 """
 
 
-def _trace(wishes: Wishes, folder: Path) -> str:
-    """The trace as the file shall name it."""
+def _limit(wishes: Wishes) -> str:
+    if wishes.engine == "llamacpp":
+        return f"limit_requests = {_FIRST}        # only the first of the trace: real servers compute every token"
+    return "# limit_requests = 100     # only the first of the trace"
+
+
+def _path(wishes: Wishes) -> Path:
+    """The trace, seen from here."""
     if wishes.trace is None and not _EXAMPLE.is_file():
         raise InputError(
             "--trace: name one (pddbench trace synth --preset agentic-small --out agentic.trace.jsonl.zst makes one)"
@@ -97,6 +107,12 @@ def _trace(wishes: Wishes, folder: Path) -> str:
     path = Path(wishes.trace) if wishes.trace is not None else _EXAMPLE
     if not path.is_file():
         raise InputError(f"--trace {path}: no such file")
+    return path
+
+
+def _trace(wishes: Wishes, folder: Path) -> str:
+    """The trace as the file shall name it."""
+    path = _path(wishes)
     return str(path) if path.is_absolute() else os.path.relpath(path.resolve(), folder.resolve())
 
 
@@ -118,6 +134,35 @@ profile = {_quoted(wishes.target_profile)}
     cost = "# [cost]                   # any currency, an hour; needs roles in the arms\n"
     cost += "# chips = { H800 = 2.0, H20 = 1.2 }\n"
     return "\n".join([cost, *arms])
+
+
+def _servers(wishes: Wishes) -> str:
+    """Three arms of real llama.cpp servers on this machine."""
+    names = (("baseline", "P and D on one side of the link"), ("naive", "D behind the link, KV files cross it first"),
+             ("pdd", "a relay streams while the file crosses, then hands over token ids"))  # fmt: skip
+    arms = [
+        f'[[arm]]                    # {what}\nname = "{name}"\nengine = "llamacpp"\ndeployment = "{name}"\n'
+        for name, what in names
+    ]
+    head = f"""[wan]
+profile = {_quoted(wishes.wan_profile)}       # metro, regional, national, continental, congested; or one_way_ms, …
+# backend = "model"        # auto (the best that works here), netem, tun (packets), model (a computed delay)
+
+[llamacpp]                 # of each server; needs pip install 'pddbench[live]'
+slots = 4
+context_tokens = {_context_tokens(wishes)}     # of a slot: the longest of these requests fits
+# gguf = "model.gguf"      # a model file; without one a tiny one is made
+"""
+    return "\n".join([head, *arms])
+
+
+def _context_tokens(wishes: Wishes) -> int:
+    """What the longest of the first requests needs, prompt and reply, in whole thousands."""
+    from pddbench.trace.read import read_trace
+
+    rows = read_trace(_path(wishes), None).rows[:_FIRST]
+    longest = max((row.input_tokens + max(row.output_tokens, 1) for row in rows), default=1)
+    return -(-(longest + 1) // 1024) * 1024
 
 
 def _emulated(wishes: Wishes) -> str:

@@ -28,9 +28,10 @@ class Opened(msgspec.Struct, array_like=True):
 
 
 class Zero(msgspec.Struct, array_like=True):
-    """The run's t0: the measured requests' times count from here."""
+    """The run's t0: the measured requests' times count from here. `exact_timer`: starts are paced by a timerfd."""
 
     t0_ns: int
+    exact_timer: bool | None = None
 
 
 class Handed(msgspec.Struct, array_like=True):
@@ -125,6 +126,12 @@ def pack(frame: Frame) -> bytes:
     """A frame as bytes."""
     payload = _encode(frame)
     return HEAD.pack(len(payload), _KIND_OF[type(frame)], getattr(frame, "index", NO_INDEX)) + payload
+
+
+def pack_reads(index: int, n: int, entries: bytes) -> bytes:
+    """A frame of `n` reads that are packed already."""
+    start = b"\x92\xce" + index.to_bytes(4, "big") + b"\xdd" + n.to_bytes(4, "big")
+    return HEAD.pack(len(start) + len(entries), _KIND_OF[Reads], index) + start + entries
 
 
 def kind_of(frame: type[msgspec.Struct]) -> int:

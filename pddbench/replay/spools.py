@@ -42,6 +42,12 @@ class Spools:
         return started[0] if started else min(spool.t0_ns for _, spool in self._parts)
 
     @property
+    def exact_timer(self) -> bool | None:
+        """Whether every worker's starts were paced by a timerfd; null where one does not say."""
+        said = [spool.exact_timer for _, spool in self._parts if spool.started]
+        return None if not said or None in said else all(said)
+
+    @property
     def planned(self) -> int:
         """Requests of the whole run."""
         return self._parts[0][1].opened.requests

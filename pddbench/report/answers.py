@@ -63,13 +63,13 @@ def exactness_lines(arm: str, pair: dict[str, Any]) -> Iterator[str]:
     yield text
 
 
-_BETTER = (("TTFT from due P50", "ttft_sched.p50"), ("TTFT from due P90", "ttft_sched.p90"),
+BETTER = (("TTFT from due P50", "ttft_sched.p50"), ("TTFT from due P90", "ttft_sched.p90"),
            ("TTFT from due P99", "ttft_sched.p99"), ("E2E from due P50", "e2e_sched.p50"))  # fmt: skip
 
 
 def better_lines(arm: str, pair: dict[str, Any]) -> Iterator[str]:
     """Is the arm better than the other? Effect, interval, what this run could see, what pairing bought."""
-    for label, key in _BETTER:
+    for label, key in BETTER:
         found = pair.get("better", {}).get(key)
         if found is None or found["verdict"] == "withheld":
             continue
@@ -84,6 +84,19 @@ def better_lines(arm: str, pair: dict[str, Any]) -> Iterator[str]:
         if found["pairing"]:
             text += f"; pairing made the interval {found['pairing']:.2g} times narrower"
         yield text
+
+
+def lowest_line(arm: str, against: str, bucket: dict[str, Any]) -> str:
+    """The lowest hit bucket in a sentence: where KV must move most."""
+    words = []
+    for label, metric in (("first token", "ttft_sched"), ("second token", "second_sched")):
+        words.append(f"{label} {figure_text(bucket['by_request'][f'{metric}.p50'], signed=True)}")
+    text = f"planned hit {bucket['bucket']}% ({bucket['requests']} requests), median difference by request from "
+    text += f"{against}: {', '.join(words)}"
+    transfer = bucket["kv_wan_s"]
+    if not transfer["withheld"]:
+        text += f"; {arm}'s KV transfer P50 {figure_text(transfer)}"
+    return text + "."
 
 
 def warmup_lines(summary: dict[str, Any]) -> Iterator[str]:

@@ -6,12 +6,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import click
 import msgspec
 import numpy as np
 
+from pddbench import exitcodes
 from pddbench.analyze import capacity as search
 from pddbench.analyze.capacity import Estimate, Ratio
 from pddbench.analyze.money import CACHED_PRICE, OUTPUT_PRICE
+from pddbench.report import searched
 from pddbench.runner.capacity import ArmSearch, Point, State, used
 
 if TYPE_CHECKING:
@@ -260,6 +263,24 @@ def _interval(low: float | None, high: float | None) -> str:
     return "[" + ", ".join(ends) + "]"
 
 
+def again(folder: Path, *, as_json: bool) -> int:
+    """Show the search in `folder` again and draw its page and plot anew. Raises `InputError`."""
+    state = searched.read(folder)
+    draw(state, folder)
+    show(state, as_json=as_json)
+    return exitcodes.GOOD
+
+
+def show(state: State, *, as_json: bool) -> None:
+    """The answer on stdout."""
+    if as_json:
+        click.echo(msgspec.json.format(msgspec.json.encode(document(state)), indent=2).decode())
+        return
+    from rich.console import Console
+
+    render(state, Console(highlight=False))
+
+
 def render(state: State, console: Console) -> None:
     """Print `lines`."""
     from rich.text import Text
@@ -272,6 +293,16 @@ def plain(state: State) -> dict[str, Any]:
     """`capacity.json` as JSON-able values."""
     out: dict[str, Any] = msgspec.to_builtins(document(state))
     return out
+
+
+def draw(state: State, folder: Path) -> None:
+    """Write the plot and report.html; one that fails is a warning, the answer stands."""
+    from pddbench.report import extras
+    from pddbench.report.html.capacity_page import page
+
+    file = folder / "report.html"
+    extras.make(folder, ("capacity.png", "capacity.svg"), lambda: plot(state, folder))
+    extras.make(folder, (file.name,), lambda: file.write_text(page(document(state)), encoding="utf-8"))
 
 
 def plot(state: State, folder: Path) -> list[Path]:

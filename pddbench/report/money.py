@@ -12,10 +12,11 @@ import msgspec
 from pddbench import exitcodes
 from pddbench.analyze import sensitivity
 from pddbench.analyze.capacity import Ratio
-from pddbench.analyze.sensitivity import Deployment, Grid
+from pddbench.analyze.sensitivity import Grid
 from pddbench.errors import InputError
 from pddbench.report.hits import OverHits, over_hits
 from pddbench.report.hits import lines as hit_lines
+from pddbench.report.searched import deployment, read
 from pddbench.runner.capacity import FILE, State
 
 if TYPE_CHECKING:
@@ -60,10 +61,10 @@ def answer(
         answer = Money(measured=over.measured, prices=over.prices, line=over.line, over_hits=over)
         _show(answer, folder, hit_lines(over, _hits(folder).currency), as_json=as_json)
         return exitcodes.GOOD
-    state = _state(folder)
-    prices = state.prices | prices
+    state = read(folder)
+    prices = state.chips | prices
     line = state.line if line is None else line
-    deployments = [_deployment(name, state) for name in state.arms]
+    deployments = [deployment(name, state) for name in state.arms]
     known = [one for one in deployments if one.estimate.rate is not None and one.roles]
     if len(known) < 2:
         raise InputError(f"{folder}: fewer than two arms with roles and a capacity: nothing to compare")
@@ -115,24 +116,6 @@ def _over_hits(folder: Path, prices: dict[str, float], line: float | None) -> Ov
         return None
     found = _hits(folder)
     return over_hits(found, found.prices | prices, found.line if line is None else line)
-
-
-def _state(folder: Path) -> State:
-    file = folder / FILE if folder.is_dir() else folder
-    try:
-        return msgspec.json.decode(file.read_bytes(), type=State)
-    except OSError as error:
-        raise InputError(f"{file}: cannot be read ({error.strerror}); give the folder of `pddbench capacity`") from None
-    except msgspec.MsgspecError as error:
-        raise InputError(f"{file}: not the state of a capacity search ({error})") from None
-
-
-def _deployment(name: str, state: State) -> Deployment:
-    from pddbench.analyze.capacity import Estimate
-
-    found = state.arms[name]
-    nothing = Estimate(target=state.target, rate=None, low=None, high=None, isotonic=None, runs=0, dispersion=1.0)
-    return Deployment(name=name, estimate=found.estimate or nothing, roles=found.roles, uses_line=found.uses_line)
 
 
 def _ratio(found: Ratio) -> str:

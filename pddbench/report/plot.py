@@ -53,7 +53,7 @@ def spread_axis(q: Floats | float) -> Floats:
 
 def _draw(axes: Any, part: ArmData, name: str, colour: str, style: str) -> None:
     """One arm: the observed spectrum as steps, a band where an interval exists; failures end the line."""
-    ascending = part.values("ttft_sched").index.ascending
+    ascending = part.values("ttft_sched").ascending
     n = len(ascending)
     if n == 0:
         return

@@ -32,6 +32,7 @@ from pddbench.runfolder.spooled import (
 )
 from pddbench.workload.phases import phases
 from pddbench.workload.plan import Plan, PlannedRequest
+from pddbench.workload.requests import as_columns
 
 if TYPE_CHECKING:
     import numpy as np
@@ -92,6 +93,7 @@ class _Finisher:
         self._t0_ns = found.t0_ns
         self._block = facts.block_tokens or 1
         self._times = _Times(len(plan.requests))
+        self._planned_worker = _planned_workers(plan, facts.workers)
 
     def run(self) -> None:
         """All three tables; each is complete before it gets its name, `requests` last."""
@@ -168,7 +170,7 @@ class _Finisher:
         """A request's row and its events."""
         frames, clock, worker = self._spools.request(request.index)
         row = planned_row(request, self._facts, self._block)
-        row["worker"] = worker
+        row["worker"] = int(self._planned_worker[request.index]) if worker is None else worker
         event = RequestEvents(request.request_id)
         if frames.handed is None:
             self._not_sent(row, frames)
@@ -237,6 +239,19 @@ class _Finisher:
         yield rows
 
 
+def _planned_workers(plan: Plan, workers: int) -> npt.NDArray[np.int32]:
+    """Whose each request was to be: a worker that was killed leaves no word about what it had not sent yet."""
+    import numpy as np
+
+    from pddbench.replay.split import split_sessions
+
+    owner = np.zeros(len(plan.requests), dtype=np.int32)
+    if workers > 1:
+        for worker, part in enumerate(split_sessions(plan, workers)):
+            owner[np.asarray(part)] = worker
+    return owner
+
+
 class _Times:
     """When each request was sent, got its first token and ended (wall ns), and what came: for the hits possible."""
 
@@ -278,8 +293,8 @@ def as_sent(
     from pddbench.trace.hits import NEVER_NS, possible_hits
     from pddbench.workload.history import sent_rows
 
-    rows, donors = sent_rows(plan, reply_tokens.tolist()), [request.prefix_of for request in plan.requests]
-    inputs = np.array([row.input_tokens for row in rows], dtype=np.int64)
+    rows, donors = sent_rows(plan, reply_tokens), as_columns(plan.requests).ints("prefix_of")
+    inputs = rows.input_tokens
     possible = possible_hits(rows, donors, sent_ns, first_ns, plan.basis, end_ns)
     ceiling = ceiling_hits(rows, donors, answer_ns, sent_ns, plan.basis)
     missing = sent_ns == NEVER_NS

@@ -20,6 +20,8 @@ class Recovered(msgspec.Struct):
     sent: int = 0
     in_flight: int = 0
     torn_bytes: int = 0
+    exact_timer: bool | None = None
+    workers: int = 1
     error: str | None = None
 
     @property
@@ -45,10 +47,16 @@ def recover(folder: Path) -> list[Recovered]:
         known = {(run.get("arm"), run.get("repeat")) for run in manifest.setdefault("runs", [])}
         for one in out:
             if one.error is None and (one.arm, one.repeat) not in known:
-                manifest["runs"].append({"arm": one.arm, "repeat": one.repeat, "status": "killed", "recovered": True})
+                manifest["runs"].append(_record(one))
         _save(folder, manifest)
     finish.clear(folder)
     return out
+
+
+def _record(one: Recovered) -> dict[str, Any]:
+    """What the manifest of a run that came to its end says of it, as far as the spool knows."""
+    record = {"arm": one.arm, "repeat": one.repeat, "status": "killed", "recovered": True, "workers": one.workers}
+    return record | ({} if one.exact_timer is None else {"exact_timer": one.exact_timer})
 
 
 def missing(folder: Path) -> list[str]:
@@ -69,6 +77,7 @@ def _finish(folder: Path, arm: str, repeat: int) -> Recovered:
         found = finish.open_spools(folder, arm, repeat, 0)
         out.planned, out.torn_bytes = found.planned, found.torn_bytes
         out.sent, out.in_flight = found.count_sent()
+        out.exact_timer, out.workers = found.exact_timer, finish.load_arm(folder, arm, repeat).workers
         found.close()
         finish.finish_arm(folder, arm, repeat)
     except WorldError as error:

@@ -43,7 +43,7 @@ REQUESTS: dict[str, str] = {
     **dict.fromkeys(("handoff_bytes", "kv_wan_bytes", "kv_wan_wire_bytes", "kv_wan_ns"), "int64"),
     "http_status": "int32",
     "stamps": "string",
-    "worker": "int32",  # which of our processes sent it, from 0; null when the run ended before one took it up
+    "worker": "int32",  # which of our processes sent it, or was to send it, from 0
     **dict.fromkeys(("finish_reason", "outcome", "error", "plan_sha256", "body_sha256", "output_sha256"), "string"),
 }
 

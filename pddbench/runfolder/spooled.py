@@ -19,12 +19,13 @@ _SPOOL = re.compile(r"([a-z0-9_-]+)\.([0-9]+)(?:\.w[0-9]+)?")
 
 
 class ArmFacts(msgspec.Struct):
-    """What finishing an arm's run needs besides plan and spool."""
+    """What finishing an arm's run needs besides plan and spool. `workers`: processes that share its sessions."""
 
     arm: str
     repeat: int
     speed: float = 1.0
     block_tokens: int | None = None
+    workers: int = 1
 
 
 def spool_path(folder: Path, arm: str, repeat: int, worker: int | None = None) -> Path:
@@ -69,9 +70,9 @@ def _plan_path(folder: Path, repeat: int) -> Path:
     return folder / "spool" / f"plan.{repeat}.bin"
 
 
-def save_arm(folder: Path, arm: str, repeat: int, speed: float, block_tokens: int | None) -> None:
+def save_arm(folder: Path, arm: str, repeat: int, speed: float, block_tokens: int | None, workers: int = 1) -> None:
     """Keep the facts of an arm's run next to its spool."""
-    facts = ArmFacts(arm, repeat, speed, block_tokens)
+    facts = ArmFacts(arm, repeat, speed, block_tokens, workers)
     _write(folder / "spool" / f"{arm}.{repeat}.json", msgspec.json.encode(facts))
 
 

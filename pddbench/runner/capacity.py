@@ -85,7 +85,10 @@ class ArmSearch(msgspec.Struct, kw_only=True):
 
 
 class State(msgspec.Struct, kw_only=True):
-    """`capacity.json`: complete after every run, so that the search can be taken up again."""
+    """`capacity.json`: complete after every run, so that the search can be taken up again.
+
+    `chips` and `line` are the experiment's prices an hour.
+    """
 
     schema_version: int = 1
     name: str
@@ -98,9 +101,9 @@ class State(msgspec.Struct, kw_only=True):
     run_s: float
     slo: dict[str, float]
     currency: str
-    seed: int
-    prices: dict[str, float] = {}
+    chips: dict[str, float] = {}
     line: float = 0.0
+    seed: int
     arms: dict[str, ArmSearch] = {}
 
 

@@ -161,9 +161,9 @@ def _new_state(experiment: Experiment, options: SearchOptions, runs: Runs) -> St
         run_s=runs.run_s,
         slo=objectives(experiment),
         currency=experiment.cost.currency,
+        chips=dict(experiment.cost.chips),
+        line=float(experiment.cost.line or 0.0),
         seed=experiment.workload.seed,
-        prices=dict(experiment.cost.chips),
-        line=experiment.cost.line,
     )
 
 
@@ -208,14 +208,11 @@ def save(state: State, folder: Path) -> None:
 def _answer(state: State, folder: Path, *, as_json: bool) -> None:
     from pddbench.report import capacity as report
 
-    report.plot(state, folder)
+    report.draw(state, folder)
+    report.show(state, as_json=as_json)
     if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode(report.plain(state)), indent=2).decode())
         return
-    from rich.console import Console
-
-    report.render(state, Console(highlight=False))
-    click.echo(f"{folder}: {FILE}, capacity.png", err=True)
+    click.echo(f"{folder}: {FILE}, report.html, capacity.png", err=True)
 
 
 def _cost(arm: Arm, experiment: Experiment) -> tuple[float | None, dict[str, dict[str, object]]]:

@@ -13,6 +13,8 @@ from pddbench.cli import cli
 from pddbench.doctor import probes
 from pddbench.doctor.advice import works
 from pddbench.errors import InputError
+from pddbench.replay.native import library
+from pddbench.trace.read import read_trace
 from pddbench.workload.load import load_experiment
 
 ROOT = Path(__file__).parents[2]
@@ -39,6 +41,24 @@ def test_doctor_says_it_in_words():
         assert word in text
 
 
+@pytest.mark.parametrize(
+    ("there", "asked", "status", "said"),
+    [(True, "", "ok", "there"), (False, "", "warn", "not compiled"), (True, "python", "warn", "not used")],
+)
+def test_the_native_reader_is_told(monkeypatch, tmp_path, there, asked, status, said):
+    """Without it a host without a compiler would measure with the slower reader, and nobody would know why."""
+    if not there:
+        monkeypatch.setattr(library, "LIBRARY", tmp_path / "none.so")
+    library.load.cache_clear()
+    monkeypatch.setenv(library.VARIABLE, asked)
+    try:
+        probe = probes.reader()
+    finally:
+        library.load.cache_clear()
+    assert probe.status == status and said in probe.found
+    assert (probe.advice is None) == (status == "ok")
+
+
 def test_no_loopback_no_emulated_arms(monkeypatch):
     """Where nothing can be bound, doctor must not promise emulated arms."""
 
@@ -63,7 +83,8 @@ def test_few_files_and_late_timers_are_told(monkeypatch):
 
 def test_only_what_the_machine_can_do_is_promised():
     """A user would plan a run over netem on a kernel that has none."""
-    rest = [probe() for probe in (probes.cores, probes.timers, probes.files, probes.loopback, probes.results)]
+    looked = (probes.cores, probes.timers, probes.files, probes.loopback, probes.engine, probes.results)
+    rest = [probe() for probe in looked]
     for there in (True, False):
         found = [probes.Probe(name=name, status="ok" if there else "missing", found="",
                               means=probes._wan(name.lower(), there)) for name in ("netem", "TUN")]  # fmt: skip
@@ -78,6 +99,30 @@ def test_init_makes_three_emulated_arms(tmp_path):
     assert pddbench("init", "--out", out, "--trace", TRACE).return_value == 0
     assert [arm.emulated for arm in load_experiment(out).arm] == ["baseline", "naive", "pdd"]
     assert out.read_text().count("#") > 10
+
+
+def test_init_makes_real_servers(tmp_path):
+    """Arms of llama.cpp were not to be had from `init`; their context must hold the trace, or `run` refuses."""
+    out = tmp_path / "e.toml"
+    assert pddbench("init", "--out", out, "--trace", TRACE, "--engine", "llamacpp").return_value == 0
+    found = load_experiment(out)
+    assert [(arm.engine, arm.deployment) for arm in found.arm] == [
+        ("llamacpp", n) for n in ("baseline", "naive", "pdd")
+    ]
+    rows = read_trace(Path(TRACE), None).rows[: found.workload.limit_requests]
+    assert found.llamacpp.context_tokens > max(row.input_tokens + row.output_tokens for row in rows)
+    done = pddbench("init", "--out", tmp_path / "f.toml", "--trace", TRACE, "--engine", "llamacpp", "--endpoint",
+                    "a=http://127.0.0.1:1", "--model", "m")  # fmt: skip
+    assert "leave --endpoint out" in str(done.exception)
+
+
+def test_doctor_knows_real_servers(monkeypatch):
+    """Without the wheel an arm with engine = "llamacpp" ends in 2: doctor must say so before."""
+    monkeypatch.setattr(probes.importlib.util, "find_spec", lambda _: None)
+    found = probes.engine()
+    assert found.status == "missing" and "pddbench[live]" in found.advice
+    monkeypatch.setattr(probes.importlib.util, "find_spec", lambda _: object())
+    assert probes.engine().status == "ok"
 
 
 def test_init_for_own_endpoints(tmp_path):

@@ -6,7 +6,11 @@ import csv
 
 import pytest
 from browser import chromium, dark, need_browser, open_page, size
-from page_kit import hostile, hostile_manifest, make_page
+from page_kit import EVIL, hostile, hostile_manifest, make_page
+from search_kit import make_state
+
+from pddbench.report.capacity import document
+from pddbench.report.html.capacity_page import page as capacity_page
 
 PLOTS = ("curves", "buckets", "hits", "lanes", "gaps", "paired", "timeline")
 
@@ -19,6 +23,8 @@ def files(tmp_path_factory):
     for name, recipe in (("good", {}), ("hostile", {"edit": hostile, "manifest": hostile_manifest})):
         text, _ = make_page(tmp_path_factory.mktemp(name), sessions=60, **recipe)
         (out / f"{name}.html").write_text(text, encoding="utf-8")
+    state = make_state(name=EVIL, invalid=("send_lag",))
+    (out / "capacity.html").write_text(capacity_page(document(state)), encoding="utf-8")
     return out
 
 
@@ -113,12 +119,43 @@ def test_every_plot_has_its_data_as_csv(good, files):
 
 
 @pytest.mark.parametrize("width", [320, 375, 768, 1280, 2560])
-def test_no_sideways_scroll(driver, files, width):
+@pytest.mark.parametrize("name", ["hostile", "capacity"])
+def test_no_sideways_scroll(driver, files, name, width):
     """A phone must not have to scroll the page sideways; tables scroll inside their card."""
     size(driver, width)
-    open_page(driver, files / "hostile.html")
+    open_page(driver, files / f"{name}.html")
     wide, seen = run(driver, "const d = document.documentElement; return [d.scrollWidth, d.clientWidth]")
     assert wide <= seen == width
+
+
+def test_sections_fold(driver, files):
+    """On a phone a table of sixty rows stands between a reader and the plots: its later sections begin folded."""
+    size(driver, 375)
+    open_page(driver, files / "good.html")
+    shown = """return [...document.querySelectorAll('#side-by-side tbody')].map(b => b.rows[1].offsetHeight > 0)"""
+    before = run(driver, shown)
+    assert before[:2] == [True, True] and not any(before[2:])
+    run(driver, "document.querySelectorAll('#side-by-side .fold')[2].click()")
+    assert run(driver, shown)[2]
+    size(driver, 1280)
+    open_page(driver, files / "good.html")
+    assert all(run(driver, shown))
+
+
+def test_a_capacity_search_is_drawn(driver, files):
+    """Runs, curve and knee of each arm, hollow where a run was not used; its data as CSV; nothing from a name runs."""
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    size(driver, 1280)
+    driver.get_log("browser")
+    open_page(driver, files / "capacity.html")
+    count = "return document.querySelectorAll(`#load ${arguments[0]}`).length"
+    assert [run(driver, count, mark) for mark in (".line", ".step", ".band", ".spoilt")] == [3, 3, 3, 3]
+    run(driver, "document.querySelector('#load .download').click()")
+    WebDriverWait(driver, 20).until(lambda _: (files / "load.csv").exists() and (files / "load.csv").stat().st_size)
+    rows = list(csv.reader((files / "load.csv").open(encoding="utf-8")))
+    assert sum(row[1] == "run" for row in rows) == 24
+    assert run(driver, "return window.pwned") is None and driver.get_log("browser") == []
 
 
 def test_dark_is_dark(driver, files):

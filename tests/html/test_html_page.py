@@ -13,7 +13,7 @@ import pytest
 from page_kit import fail, hostile, hostile_manifest, make_page
 
 from pddbench.report.html.markup import tag
-from pddbench.report.html.page import for_script
+from pddbench.report.html.shell import for_script
 from pddbench.report.html.timeline import _in_flight, _offered_gbit
 
 

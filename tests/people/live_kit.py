@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 import threading
 from contextlib import contextmanager
 
@@ -19,14 +20,18 @@ def event(text="", **more):
     return b"data: " + json.dumps({"choices": [{"index": 0, "text": text, **more}]}).encode() + b"\n\n"
 
 
-def request(index, due_ns, *, first_ms=None, end_ms=100, status=200, ending="eof", error=None, handed_ms=0):
-    """Frames of one request; without `first_ms` no token ever comes."""
+def request(
+    index, due_ns, *, first_ms=None, end_ms=100, status=200, ending="eof", error=None, handed_ms=0, kernel=False
+):
+    """Frames of one request; without `first_ms` no token ever comes. `kernel`: reads have the kernel's stamps."""
     handed_ns = due_ns + handed_ms * MS
     yield frames.Handed(index, handed_ns, due_ns, due_ns, due_ns, 0, "", False)
     yield frames.Answered(index, handed_ns, False, handed_ns, status, "text/event-stream", "")
     if first_ms is not None:
         role = b'data: {"choices":[{"index":0,"delta":{"role":"assistant"}}]}\n\n'
-        yield frames.Reads(index, [(due_ns + MS, role), (due_ns + first_ms * MS, event("a"))])
+        first_ns = due_ns + first_ms * MS
+        stamp = (struct.pack("@qq", first_ns // S, first_ns % S),) if kernel else ()
+        yield frames.Reads(index, [(due_ns + MS, role), (first_ns, event("a"), *stamp)])
         yield frames.Reads(index, [(due_ns + (first_ms + 10) * MS, event("b"))])
     if end_ms is not None:
         yield frames.Ended(index, due_ns + end_ms * MS, ending, error)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import sys
 import textwrap
 from pathlib import Path
 
 import pytest
+from ruamel.yaml import YAML
 
 ROOT = Path(__file__).parents[2]
 FILES = [ROOT / "action.yml", *sorted((ROOT / ".github/workflows").glob("*.yml"))]
@@ -34,6 +36,81 @@ def test_the_shell_is_valid(file):
         )
         done = subprocess.run(["bash", "-n"], input=text, text=True, capture_output=True)
         assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("schema", "files"),
+    [
+        ("vendor.github-workflows", FILES[1:]),
+        ("vendor.github-actions", FILES[:1]),
+        ("vendor.compose-spec", [ROOT / "dashboards/compose.yml"]),
+    ],
+)
+def test_the_files_are_what_their_readers_expect(schema, files):
+    """A key that is misspelt is ignored or refused on a hosted runner, where nobody of us looks."""
+    words = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", schema, *map(str, files)]
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def job(file, name):
+    """What each step of a job runs, in order."""
+    steps = YAML(typ="safe").load(ROOT / ".github/workflows" / file)["jobs"][name]["steps"]
+    return [step["run"] for step in steps if "run" in step]
+
+
+def stubs(folder, **programs):
+    """Programs on a PATH of their own."""
+    (folder / "bin").mkdir()
+    for name, text in programs.items():
+        file = folder / "bin" / name
+        file.write_text(f'#!/bin/bash\necho {name} "$@" >> "$LOG"\n{text}\n')
+        file.chmod(0o755)
+
+
+def run_job(texts, folder, **env):
+    """Each step as a runner makes it; the code of the first that fails, and what was called."""
+    env = {"PATH": f"{folder}/bin:{os.environ['PATH']}", "LOG": str(folder / "log"),
+           "GITHUB_STEP_SUMMARY": str(folder / "page"), **env}  # fmt: skip
+    for text in texts:
+        command = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", text]
+        done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True)
+        if done.returncode:
+            return done.returncode, (folder / "log").read_text().splitlines()
+    return 0, (folder / "log").read_text().splitlines()
+
+
+@pytest.mark.parametrize("code", [0, 99])
+def test_the_benchmark_job_runs_through(tmp_path, code):
+    """Paths between steps (run folder, page, baseline) must be the same in all of them, and a breach fails the job."""
+    stubs(tmp_path, make="")
+    program = tmp_path / ".venv/bin/pddbench"
+    program.parent.mkdir(parents=True)
+    program.write_text(
+        '#!/bin/bash\necho pddbench "$@" >> "$LOG"\n'
+        'case "$1" in run) mkdir -p "$4/requests"; echo {} > "$4/summary.json";;\n'
+        f'report) mkdir -p "$4"; echo "# page" > "$4/summary.md"; exit {code};; esac\n'
+    )
+    program.chmod(0o755)
+    for _ in range(2):  # the second time there is a baseline
+        found, called = run_job(job("benchmark.yml", "quickstart"), tmp_path)
+        assert found == code and (tmp_path / "page").read_text().startswith("# page")
+    assert called[:2] == ["make venv", "pddbench doctor"]
+    assert any("--baseline baseline/summary.json" in line for line in called) == (code == 0)
+
+
+def test_the_netem_job_gets_its_module(tmp_path):
+    """A runner's kernel without the module must get the package, and the link is made as root."""
+    stubs(tmp_path, make="", sudo='"$@"', modprobe='[ -f "$LOG.extra" ]', uname="echo 1.2-x")
+    (tmp_path / "bin/apt-get").write_text('#!/bin/bash\necho apt-get "$@" >> "$LOG"; touch "$LOG.extra"\n')
+    (tmp_path / "bin/apt-get").chmod(0o755)
+    program = tmp_path / ".venv/bin/pddbench"
+    program.parent.mkdir(parents=True)
+    program.write_text('#!/bin/bash\necho pddbench "$@" >> "$LOG"\n')
+    program.chmod(0o755)
+    found, called = run_job(job("benchmark.yml", "netem"), tmp_path)
+    assert found == 0 and "apt-get install -y -qq linux-modules-extra-1.2-x" in called
+    assert called[-1].startswith("pddbench wan exec --wan netem national -- sh -c ping")
 
 
 @pytest.fixture

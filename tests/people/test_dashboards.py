@@ -81,6 +81,13 @@ def wait_for(condition, what):
         time.sleep(0.1)
 
 
+def test_the_configuration_is_valid():
+    """Prometheus does not start with one that is not, and compose only shows a container that restarts."""
+    need_prometheus()
+    done = subprocess.run(["promtool", "check", "config", str(ROOT / "dashboards/prometheus.yml")], capture_output=True)
+    assert done.returncode == 0, done.stderr.decode()
+
+
 def test_prometheus_scrapes_it_and_answers_every_panel(tmp_path):
     """The text format, the configuration and each query, judged by the program that users will run."""
     need_prometheus()

@@ -107,3 +107,28 @@ def test_hostile_names_are_text(tmp_path):
     run = pddbench.load(make_run(tmp_path, Recipe(manifest=manifest)))
     shown = run._repr_html_() + run.compare(*run.arms[:2])._repr_html_()
     assert "<script" not in shown and "<img" not in shown and "<b>/" not in shown
+
+
+def test_a_capacity_search_shows_itself():
+    """BCR was missing in Jupyter, where people compute with it; figures are those of capacity.json."""
+    search = pddbench.load_capacity(REFERENCE.parent / "reference-capacity")
+    shown = search._repr_html_()
+    assert "BCR" in shown and "simulated" in shown and "[" in shown
+    (pdd,) = [one for one in search.document["answers"] if one["arm"] == "pdd"]
+    line = search.figures.loc[("pdd", "bcr_ratio")]
+    assert (line["point"], line["high"]) == (pdd["against_first"]["point"], pdd["against_first"]["high"])
+    assert search.figures.loc[("pdd", "cost_ratio"), "point"] == pytest.approx(1 / line["point"])
+    assert math.isnan(search.figures.loc[("baseline", "bcr_ratio"), "point"])
+    assert set(search.runs["arm"]) == {"baseline", "naive", "pdd"} and search.runs["used"].all()
+    assert len(search.curves) > 100
+
+
+def test_the_reference_search_is_of_the_reference_run(run):
+    """Page and notebook show both together: objectives, arms and costs must be the same, and bounds must exist."""
+    from pddbench.report import searched
+
+    found = searched.beside(REFERENCE, run.summary)
+    assert found is not None and found.folder == "reference-capacity"
+    assert all(arm.estimate.low and arm.estimate.high for arm in found.state.arms.values())
+    text = (REFERENCE.parent / "reference-capacity/capacity.json").read_text()
+    assert not OF_A_MACHINE.search(text) and len(text) < 150_000

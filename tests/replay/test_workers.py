@@ -65,12 +65,12 @@ def reply(seen):
     return stream([text("a"), text("b", "stop"), last(2)], gap_s=0.002)
 
 
-def folder_of(path: Path, the_plan, arm: str = "a") -> Path:
+def folder_of(path: Path, the_plan, arm: str = "a", workers: int = 2) -> Path:
     """A run folder as the runner makes it before traffic."""
     path.mkdir(exist_ok=True)
     (path / "manifest.json").write_text(json.dumps({"name": "x", "partial": False, "order": [[arm, 1]]}))
     finish.save_plan(path, 1, the_plan)
-    finish.save_arm(path, arm, 1, 1.0, None)
+    finish.save_arm(path, arm, 1, 1.0, None, workers)
     return path
 
 
@@ -160,6 +160,9 @@ async def test_a_worker_that_is_killed(tmp_path):
     other = rows[(rows["kind"] == "root") & (rows["worker"] != killed["worker"].iloc[0])]
     assert set(other["outcome"]) == {"cancelled"} and set(other["error"]) == {"stopped while in flight"}
     assert set(rows.loc[rows["kind"] == "tool", "outcome"]) == {"not_sent"}
+    assert rows["worker"].notna().all() and rows.groupby("session_id")["worker"].nunique().max() == 1, (
+        "what a killed worker had not sent is still its own: figures by worker would lose those rows"
+    )
 
 
 async def test_a_stop_reaches_every_worker(tmp_path):
@@ -214,7 +217,9 @@ async def test_a_parent_that_is_killed(tmp_path):
     rows = rows_of(folder)
     assert rows["outcome"].tolist() == ["cancelled", "not_sent"] * 4 + ["ok"] * 3
     assert (rows.loc[rows["outcome"] == "cancelled", "chunks"] > 5).all()
-    assert json.loads((folder / "manifest.json").read_text())["partial"] is True
+    manifest = json.loads((folder / "manifest.json").read_text())
+    assert manifest["partial"] is True
+    assert manifest["runs"][0]["workers"] == 2 and manifest["runs"][0]["exact_timer"] is True
 
 
 async def test_bad_news_of_a_worker_is_a_sentence(tmp_path):

@@ -9,10 +9,11 @@ import msgspec
 from pddbench.analyze.money import NO_PRICE
 from pddbench.report import rows, units
 from pddbench.report.html.markup import Markup, tag
+from pddbench.report.html.verdicts import ratio_text
 from pddbench.text import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from pddbench.report.compared import Comparison
 
@@ -59,6 +60,33 @@ def comparison_card(comparison: Comparison) -> Markup:
     notes += [tag("li", printable(f"invalid: {broken}")) for broken in comparison.invalid]
     tables = [_pair(name, msgspec.to_builtins(pair)) for name, pair in comparison.pairs.items()]
     return tag("div", tag("p", said), *tables, tag("ul", *notes) if notes else None)
+
+
+def search_card(document: dict[str, Any]) -> Markup:
+    """Capacity and money of each arm, and how they were found."""
+    limits = ", ".join(f"{key} ≤ {limit:g}" for key, limit in document["slo"].items())
+    said = f": largest session rate at which {100 * document['target']:g}% of requests meet {limits}"
+    currency = printable(document["currency"], 8)
+    measured = printable(document["measured"], 20)
+    wanted: list[tuple[str, Callable[[dict[str, Any]], str]]] = [
+        (f"capacity, sessions/s ({measured})", lambda one: _ends(one["capacity"])),
+        ("capacity, requests/s", lambda one: _ends(one["requests_s"])),
+        (f"BCR, sessions/{currency}", lambda one: _ends(one["bcr"])),
+        ("BCR / the first arm's", lambda one: _ends(one["against_first"])),
+        (f"cost of a session, {currency}", lambda one: _ends((one["price"] or {}).get("session"))),
+    ]
+    found = document["answers"]
+    lines = [_line(label, [of(one) for one in found]) for label, of in wanted]
+    lines.append(_line("stopped", [printable(one["stopped"] or "not yet", 120) for one in found]))
+    head = tag("p", tag("b", printable(document["name"], 80)), printable(said, 300))
+    return tag("div", head, _table(["", *(one["arm"] for one in found)], lines))
+
+
+def _ends(figure: dict[str, Any] | None) -> str:
+    """`1.67 [1.60, –]` of an estimate or a ratio."""
+    point, low, high = ((figure or {}).get(end) for end in ("point", "low", "high"))
+    point = (figure or {}).get("rate") if point is None else point
+    return "–" if point is None else ratio_text(point, low, high)
 
 
 def _pair(name: str, pair: dict[str, Any]) -> Markup:

@@ -46,7 +46,7 @@ def _curve(values: Values, limit: float | None) -> dict[str, Any]:
 
     `inside` is the share of all rows, failures among them, that meets the objective; null without one.
     """
-    ascending = values.index.ascending
+    ascending = values.ascending
     n, finite = len(ascending), int(np.isfinite(ascending).sum())
     if values.blank or finite == 0:
         return {"rows": n, "failed": n - finite, "blank": values.blank, "q": [], "value": [], "band": [],

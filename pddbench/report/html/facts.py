@@ -8,10 +8,12 @@ from typing import Any
 
 from pddbench.analyze.check import CheckResult
 from pddbench.report import mix, own_error
+from pddbench.report.html import links
 from pddbench.report.html.markup import Markup, join, tag
 from pddbench.text import printable
-from pddbench.wan.words import measured_words, why
+from pddbench.wan.words import events_words, measured_words, why
 
+_MOST_ORDER = 8
 _STATUS = {"pass": "good", "breach": "bad", "undecided": "warn", "withheld": "warn"}
 
 
@@ -20,7 +22,25 @@ def verdict(summary: dict[str, Any]) -> Markup:
     text = printable(summary["verdict"])
     kind = "bad" if not text.startswith(("valid", "stopped")) else "warn" if summary["findings"] else "good"
     sign = {"good": "✓", "warn": "!", "bad": "✗"}[kind]
-    return tag("p", tag("span", sign, class_="sign", aria_hidden="true"), text, class_=f"verdict {kind}")
+    badge = tag("p", tag("span", sign, class_="sign", aria_hidden="true"), text, class_=f"verdict {kind}")
+    if kind != "bad":
+        return badge
+    return join([badge, tag("p", "Do not use the figures on this page: they are shown to find out what went wrong.",
+                            class_="distrust")])  # fmt: skip
+
+
+def navigation(summary: dict[str, Any], manifest: dict[str, Any]) -> Markup:
+    """Links to the parts that this page has."""
+    there = {"answer": "Answer" if summary["paired"] else "Capacity", "curves": "Percentiles",
+             "side-by-side": "Side by side", "buckets": "By hit", "lanes": "Requests", "gaps": "Gaps",
+             "timeline": "Over time", "link": "Link", "differences": "Differences",
+             "configuration": "Configuration"}  # fmt: skip
+    if not links.verified(manifest):
+        del there["link"]
+    if not summary["paired"]:
+        del there["differences"]
+    items = (tag("a", label, href=f"#{name}") for name, label in there.items())
+    return tag("nav", *items, aria_label="on this page")
 
 
 def measured(summary: dict[str, Any], manifest: dict[str, Any]) -> Markup:
@@ -59,8 +79,9 @@ def _wan(run: dict[str, Any], manifest: dict[str, Any]) -> str:
     parts += [f"{link['rate_mbit'] / 1e3:g} Gbit/s" if link.get("rate_mbit") else ""]
     parts += [f"loss {link['loss_pct']:g}%" if link.get("loss_pct") else ""]
     how = "a model, not packets" if backend == "model" else why(str(backend))
-    found = measured_words(run.get("wan_measured") or {})
-    return printable(", ".join([part for part in parts if part] + [how] + ([found] if found else [])))
+    changes = events_words(run.get("wan_events") or [])
+    found = [measured_words(run.get("wan_measured") or {}), links.verified(manifest)]
+    return printable(", ".join(part for part in [*parts, changes, how, *found] if part))
 
 
 def _error_bar(summary: dict[str, Any]) -> str:
@@ -81,7 +102,14 @@ def _scales(summary: dict[str, Any]) -> str:
 
 
 def _order(manifest: dict[str, Any]) -> str:
-    return " · ".join(printable(str(arm), 40) for arm, _ in manifest.get("order") or [])
+    """Who ran when; where there are many, only whether their places are balanced."""
+    order = [printable(str(arm), 40) for arm, _ in manifest.get("order") or []]
+    if len(order) <= _MOST_ORDER:
+        return " · ".join(order)
+    arms = len(set(order))
+    times = len(order) // arms
+    how = "once" if times == 1 else f"{times} times"
+    return f"{arms} arms one after the other, {how}: {order[0]} first, {order[-1]} last"
 
 
 def findings(summary: dict[str, Any]) -> Markup | None:

@@ -9,9 +9,10 @@ from typing import Any
 from pddbench.analyze import registry
 from pddbench.analyze.money import NO_PRICE
 from pddbench.report import rows, units
-from pddbench.report.html.markup import Markup, join, tag
+from pddbench.report.html.markup import Markup, tag
 from pddbench.text import printable
 
+_OPEN_PAIRS = 4
 _COUNTS = (("requests", None), ("ok", "outcomes"), ("pipeline", "pipelines"), ("error", "errors"))
 
 
@@ -31,7 +32,7 @@ def _heading(text: str, kind: str) -> Markup:
 
 
 def _arm_heading(number: int, arm: str) -> Markup:
-    return tag("th", tag("span", "", class_=f"key c{number % 7}"), arm, scope="col", data_sort="ratio")
+    return tag("th", tag("span", "", class_=f"key c{number % 12}"), arm, scope="col", data_sort="ratio")
 
 
 def _body(title: str, lines: Sequence[Markup]) -> Markup | None:
@@ -120,9 +121,45 @@ def _cell(text: str, ratio: float, column: int) -> Markup:
     )
 
 
+_MOST_TILES = 6
+_GLANCE = (("TTFT from due P50", "ttft_sched.p50"), ("P90", "ttft_sched.p90"), ("P99", "ttft_sched.p99"),
+           ("inside SLO", "slo_attainment.share"), ("goodput", "goodput.rate"),
+           ("per cost, this load", "goodput_per_cost.value"))  # fmt: skip
+
+
 def tiles(summary: dict[str, Any]) -> Markup:
-    """The few numbers that people ask for first, an arm a card."""
+    """The few numbers that people ask for first, an arm a card; many arms as rows of a table."""
+    if len(summary["arms"]) > _MOST_TILES:
+        return _at_a_glance(summary)
     return tag("div", *(_tile(i, name, summary) for i, name in enumerate(summary["arms"])), class_="tiles")
+
+
+def _at_a_glance(summary: dict[str, Any]) -> Markup:
+    """A row an arm, one unit a column; a heading sorts."""
+    arms = summary["arms"]
+    columns = [(label, [arm["figures"][key] for arm in arms.values()]) for label, key in _GLANCE]
+    columns = [(label, figures) for label, figures in columns if any(not figure["withheld"] for figure in figures)]
+    scales = [units.pick(figures, figures[0]["unit"]) for _, figures in columns]
+    currency = printable(summary["run"]["currency"], 8)
+    heads = [
+        tag("th", f"{label}, {unit.replace('cost', currency)}", scope="col", data_sort="ratio")
+        for (label, _), (_, unit) in zip(columns, scales, strict=True)
+    ]
+    lines = []
+    for i, arm in enumerate(arms):
+        name = tag("th", tag("span", "", class_=f"key c{i % 12}"), " ", arm, scope="row")
+        cells = [_glance_cell(figures[i], scale) for (_, figures), (scale, _) in zip(columns, scales, strict=True)]
+        lines.append(tag("tr", name, *cells))
+    head = tag("thead", tag("tr", _heading("", "order"), *heads))
+    table = tag("table", head, tag("tbody", *lines), class_="figures sortable glance")
+    return tag("section", tag("h2", "At a glance"), tag("div", table, class_="scroll", tabindex="0"), id="glance")
+
+
+def _glance_cell(figure: dict[str, Any], scale: float) -> Markup:
+    value = None if figure["withheld"] else f"{units.value(figure['point']):.6g}"
+    point, _, bounds = units.cell(figure, scale).partition(" [")
+    return tag("td", tag("span", point, class_="withheld" if figure["withheld"] else "point"),
+               tag("span", f"[{bounds}" if bounds else "", class_="bounds"), data_value=value)  # fmt: skip
 
 
 def _tile(number: int, name: str, summary: dict[str, Any]) -> Markup:
@@ -138,7 +175,7 @@ def _tile(number: int, name: str, summary: dict[str, Any]) -> Markup:
     ]
     return tag(
         "article",
-        tag("h3", tag("span", "", class_=f"key c{number % 7}"), name),
+        tag("h3", tag("span", "", class_=f"key c{number % 12}"), name),
         tag("p", "first token, from due", class_="what"),
         tag("dl", *big, class_="big"),
         tag("dl", *rest, class_="small"),
@@ -159,12 +196,17 @@ def _short(figure: dict[str, Any], currency: str) -> str:
     return f"{units.cell(figure, scale).partition(' [')[0]} {unit.replace('cost', printable(currency, 8))}"
 
 
-def pairs(summary: dict[str, Any]) -> Markup:
-    """Differences from the first arm in figures, one table an arm."""
-    return join(_pair(arm, pair) for arm, pair in summary["paired"].items())
+def pairs(summary: dict[str, Any]) -> Markup | None:
+    """Differences from the first arm in figures, one table an arm, folded up where there are many; null for one arm."""
+    few = len(summary["paired"]) <= _OPEN_PAIRS
+    tables = [_pair(arm, pair, few) for arm, pair in summary["paired"].items()]
+    note = "The same requests in both arms, sessions resampled together. An interval that spans 0 is no evidence of a "
+    note += "difference."
+    head = (tag("h2", "Differences from the first arm"), tag("p", note, class_="note"))
+    return tag("section", *head, *tables, id="differences") if tables else None
 
 
-def _pair(arm: str, pair: dict[str, Any]) -> Markup:
+def _pair(arm: str, pair: dict[str, Any], unfolded: bool) -> Markup:
     counts = ", ".join(f"{name} {n:,}" for name, n in pair["outcomes"].items() if n or name == "ok/ok")
     said = f"{arm} − {pair['against']}, the same requests ({pair['against']}/{arm}: {counts})"
     head = tag("thead", tag("tr", tag("th", "", scope="col"), *(tag("th", q.upper(), scope="col", data_sort="ratio")
@@ -178,8 +220,9 @@ def _pair(arm: str, pair: dict[str, Any]) -> Markup:
         if set(cells) != {"–"}:
             name = tag("th", f"{label} ", tag("span", unit, class_="unit"), scope="row")
             lines.append(tag("tr", name, *(_cell(text, value, 0) for text, value in zip(cells, values, strict=True))))
-    table = tag("table", tag("caption", said), head, tag("tbody", *lines), class_="figures sortable")
-    return tag("div", table, class_="scroll", tabindex="0")
+    table = tag("table", head, tag("tbody", *lines), class_="figures sortable")
+    return tag("details", tag("summary", said), tag("div", table, class_="scroll", tabindex="0"),
+               open="" if unfolded else None)  # fmt: skip
 
 
 def _meaning(metric: str) -> str:

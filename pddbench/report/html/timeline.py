@@ -9,12 +9,14 @@ import numpy as np
 from pddbench.analyze.dataset import Dataset
 from pddbench.analyze.quantiles import Floats
 from pddbench.report.html.rounding import rounded
+from pddbench.text import printable
 
 if TYPE_CHECKING:
     import pandas as pd
 
 BINS = 90
 _HEALTH_POINTS = 200
+_FEWEST_BINS = 12
 _LEAST = 3  # requests in a bin, below which no median is drawn
 _STEPS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600)
 
@@ -23,15 +25,37 @@ def timeline(data: Dataset) -> dict[str, Any]:
     """One entry an arm and repeat, on a common grid of `step` seconds of experiment time."""
     rows = data.lines
     end = float(np.nanmax(rows["end_s"].to_numpy())) if rows["end_s"].notna().any() else 1.0
-    step = next((step for step in _STEPS if end / step <= BINS), end / BINS)
+    bins = _bins(rows)
+    step = next((step for step in _STEPS if end / step <= bins), end / bins)
     edges = np.arange(0, np.ceil(end / step) + 1) * step
     parts = []
     for arm in data.arms:
         mine = rows[rows["arm"] == arm]
         for repeat in sorted(set(mine["repeat"].tolist())):
             part = mine[mine["repeat"] == repeat]
-            parts.append({"arm": arm, "repeat": int(repeat), **_part(part, edges), **_health(data, arm, repeat)})
+            changes = _link_changes(data, arm, int(repeat))
+            found = {"link_changes": changes, **_part(part, edges), **_health(data, arm, repeat)}
+            parts.append({"arm": arm, "repeat": int(repeat), **found})
     return {"step": step, "time": edges[:-1].tolist(), "parts": parts, "link_gbit": _link_gbit(data)}
+
+
+def _link_changes(data: Dataset, arm: str, repeat: int) -> list[list[Any]]:
+    """[from, until, what the link was then] for each time when it was not as asked; until null: to the end."""
+    runs = data.run.manifest.get("runs") or []
+    run = next((run for run in runs if (run.get("arm"), run.get("repeat")) == (arm, repeat)), None)
+    changes = (run or {}).get("link_changes") or []
+    ends = [*(float(change["in_force_s"]) for change in changes[1:]), None]
+    return [
+        [float(change["in_force_s"]), until_s, printable(str(change["state"]), 40)]
+        for change, until_s in zip(changes, ends, strict=False)
+        if change["rate_share"] != 1
+    ]
+
+
+def _bins(rows: pd.DataFrame) -> int:
+    """How many at most: so few that most hold enough requests for a median."""
+    fewest = int(rows.groupby(["arm", "repeat"], observed=True).size().min()) if len(rows) else 0
+    return min(BINS, max(_FEWEST_BINS, fewest // (2 * _LEAST)))
 
 
 def _link_gbit(data: Dataset) -> float | None:

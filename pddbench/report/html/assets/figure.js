@@ -34,7 +34,7 @@ class Figure {
   }
 
   toggle(series, number) {
-    const key = make('span', {class: 'key ' + (series.style || 'c' + number % 7)});
+    const key = make('span', {class: 'key ' + (series.style || 'c' + number % 12)});
     const button = make('button', {type: 'button', 'aria-pressed': 'true'}, key, series.label);
     button.addEventListener('click', () => {
       const off = this.hidden.delete(series.name) ? false : !!this.hidden.add(series.name);

@@ -1,4 +1,5 @@
 // What users feel: percentile curves, hit buckets, served hits, paired differences.
+const FEW = 5;  // arms up to which each is named beside a plot
 const armSeries = data => data.arms.map(name => ({name, label: name}));
 const numeric = x => typeof x === 'number' ? x : null;
 
@@ -59,20 +60,25 @@ function curves(data) {
     if (share === null || share >= 1 || area.x(share) >= area.right) return;
     const x = area.x(share), y = area.y(curve.slo), look = style(data, arm);
     fig.svg.append(draw('line', {x1: x, x2: x, y1: y, y2: area.bottom, class: 'step ' + look}),
-      draw('circle', {cx: x, cy: y, r: 4, class: 'dot ' + look}),
-      draw('text', {x: x + 6, y: area.bottom - 6 - 15 * data.arms.indexOf(arm), class: 'step-text halo ' + look}, `${percent(share)} inside`));
+      draw('circle', {cx: x, cy: y, r: 4, class: 'dot ' + look}));
+    if (data.arms.length <= FEW) fig.svg.append(draw('text', {x: x + 6, y: area.bottom - 6 - 15 * data.arms.indexOf(arm), class: 'step-text halo ' + look}, `${percent(share)} inside`));
     fig.hit(x, y, arm, `${percent(share)} of all requests within ${seconds(curve.slo)}`);
   }
 
   function notes(curve, arms) {
     const said = arms.filter(a => curve.arms[a].blank).map(a => `${a}: ${curve.arms[a].blank}`);
     const lost = arms.filter(a => curve.arms[a].failed && !curve.arms[a].blank).map(a => `${a}: ${curve.arms[a].failed} failed, its line ends upwards`);
-    const within = curve.slo ? arms.filter(a => curve.arms[a].inside !== null).map(a => `${a} ${percent(curve.arms[a].inside)}`) : [];
+    const within = curve.slo && arms.length > FEW ? ['each step has its share, shown on hover'] : curve.slo ? arms.filter(a => curve.arms[a].inside !== null).map(a => `${a} ${percent(curve.arms[a].inside)}`) : [];
     return [...(within.length ? [`within ${seconds(curve.slo)}: ${within.join(', ')}`] : []), ...said, ...lost].join('; ');
   }
 }
 
-const style = (data, arm) => `c${data.arms.indexOf(arm) % 7} d${data.arms.indexOf(arm) % 4}`;
+const COLOURS = 12;
+// a colour, and dashes that differ where colours come again
+function style(data, arm) {
+  const i = data.arms.indexOf(arm);
+  return `c${i % COLOURS} d${(i + Math.floor(i / COLOURS)) % 4}`;
+}
 
 function buckets(data) {
   const labels = {'ttft_sched.p50': 'first token, P50', 'ttft_sched.p90': 'first token, P90',
@@ -131,7 +137,7 @@ function hits(data) {
       const area = fig.axes(scale(), scale(), {xLabel: 'planned share of the prompt that is not hit', yLabel: 'served share not hit'});
       fig.svg.append(draw('line', {x1: area.x(least), y1: area.y(least), x2: area.x(1), y2: area.y(1), class: 'diagonal'}));
       data.arms.forEach((a, i) => fig.on(a) && dots(fig, area, a, 4.6 - i % 3 * 1.3));
-      fig.note(data.arms.map(a => tally(a)).filter(Boolean).join('; '));
+      fig.note(tallies());
     },
     csv() {
       const out = [['arm', 'request_id', 'input_tokens', 'cached_tokens_planned', 'cached_tokens']];
@@ -150,9 +156,15 @@ function hits(data) {
     fig.svg.append(group);
   }
 
+  function tallies() {
+    const known = data.arms.filter(a => data.hits[a].id.length);
+    const exact = known.filter(a => data.hits[a].served.every((s, i) => s === data.hits[a].planned[i]));
+    if (exact.length === known.length) return known.length > 1 ? 'every reply hit exactly what was planned, in all arms' : tally(known[0]);
+    return known.map(tally).join('; ');
+  }
+
   function tally(arm) {
     const h = data.hits[arm];
-    if (!h.id.length) return '';
     const less = h.served.filter((s, i) => s < h.planned[i]).length, more = h.served.filter((s, i) => s > h.planned[i]).length;
     const shown = h.total > h.id.length ? ` (of ${h.total.toLocaleString('en')})` : '';
     return `${arm}: ${h.id.length - less - more}${shown} as planned, ${less} hit less, ${more} more`;
@@ -165,8 +177,9 @@ function paired(data) {
   const rowsOf = fig => data.paired.filter(p => fig.on(p.arm) && Array.isArray(p.figure) && p.stat === fig.chosen.stat && numeric(p.figure[0]) !== null);
   new Figure('paired', {
     title: others.length ? `Paired differences from ${data.arms[0]}` : 'Paired differences',
-    series: others.map(name => ({name, label: name, style: 'c' + data.arms.indexOf(name) % 7})),
+    series: others.map(name => ({name, label: name, style: 'c' + data.arms.indexOf(name) % COLOURS})),
     choices: [{name: 'stat', label: 'quantile', values: [['p50', 'P50'], ['p90', 'P90'], ['p99', 'P99']]}],
+    height: w => Math.max(Math.round(Math.min(380, Math.max(250, w * 0.5))), Object.keys(labels).length * (13 * others.length + 14) + EDGE.top + EDGE.bottom),
     draw(fig) {
       const rows = rowsOf(fig);
       if (!rows.length) return fig.empty(others.length ? 'nothing to show: withheld' : 'one arm: nothing to compare with');
