@@ -230,10 +230,14 @@ def answer(folder: Path, chunk: int | None, cached_price: float, *, as_json: boo
 
 
 def _invalid(data: Dataset, arm: str) -> list[str]:
-    """Broken trust rules of an arm; a queue that grows (`backlog`) is what a sweep at saturation is."""
+    """Broken trust rules of an arm that matter to a sweep.
+
+    A queue that grows (`backlog`) is what saturation is, and a request that left milliseconds late (`send_lag`) waits in
+    that queue anyway: rates come from the times of first tokens.
+    """
     from pddbench.analyze import trust
 
-    allowed = {"backlog", *(data.run.manifest.get("allow") or [])}
+    allowed = {"backlog", "send_lag", *(data.run.manifest.get("allow") or [])}
     found = [one for one in trust.findings(data) if one.level == "invalid" and one.arm in (arm, None)]
     return sorted({one.rule for one in found} - allowed)
 
