@@ -232,8 +232,8 @@ def answer(folder: Path, chunk: int | None, cached_price: float, *, as_json: boo
 def _invalid(data: Dataset, arm: str) -> list[str]:
     """Broken trust rules of an arm that matter to a sweep.
 
-    A queue that grows (`backlog`) is what saturation is, and a request that left milliseconds late (`send_lag`) waits in
-    that queue anyway: rates come from the times of first tokens.
+    A queue that grows (`backlog`) is what saturation is, and a request that left milliseconds late (`send_lag`) waits
+    in that queue anyway: rates come from the times of first tokens.
     """
     from pddbench.analyze import trust
 
