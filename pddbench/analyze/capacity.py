@@ -312,11 +312,19 @@ def finished(points: Sequence[RunPoint], found: Estimate, half_width: float, bud
     low = sorted(points, key=lambda one: one.rate)[:3]
     if len(low) == 3 and all(p.attainment < target for p in points) and low[0].rate * 4 <= low[2].rate:
         shares = [point.attainment for point in low]
-        if max(shares) - min(shares) < _FLAT:
+        if max(shares) - min(shares) < _FLAT or _alike(low):
             return f"misses the target at any load: {100 * shares[0]:.3g}% at {low[0].rate:.3g}/s, no better than above"
     if len(points) >= budget:
         return f"budget of {budget} runs used up"
     return None
+
+
+def _alike(points: Sequence[RunPoint]) -> bool:
+    """Whether attainments differ by no more than so few requests scatter (2.5 deviations of the pooled share)."""
+    total = [sum(point.total) for point in points]
+    pooled = sum(sum(point.good) for point in points) / max(1, sum(total))
+    each = (math.sqrt(pooled * (1 - pooled) / max(1, n)) for n in total)
+    return all(abs(point.attainment - pooled) <= 2.5 * error for point, error in zip(points, each, strict=True))
 
 
 class Ratio(msgspec.Struct, frozen=True, kw_only=True):
@@ -345,3 +353,15 @@ def _mover(one: float, one_end: float | None, other: float, other_end: float | N
     if one_end is None or other_end is None:
         return None
     return math.hypot(math.log(one / one_end), math.log(other / other_end))
+
+
+def times(one: Ratio, factor: float) -> Ratio:
+    """A figure and its bounds times a factor above 0."""
+    ends = (None if end is None else end * factor for end in (one.point, one.low, one.high))
+    return Ratio(**dict(zip(("point", "low", "high"), ends, strict=True)))
+
+
+def inverse(one: Ratio, factor: float) -> Ratio:
+    """factor / a figure: its bounds change places."""
+    ends = (None if not end else factor / end for end in (one.point, one.high, one.low))
+    return Ratio(**dict(zip(("point", "low", "high"), ends, strict=True)))

@@ -63,6 +63,7 @@ def exactness_lines(arm: str, pair: dict[str, Any]) -> Iterator[str]:
     yield text
 
 
+_PAYS = 1.05  # an interval less than that much narrower is no gain
 BETTER = (("TTFT from due P50", "ttft_sched.p50"), ("TTFT from due P90", "ttft_sched.p90"),
            ("TTFT from due P99", "ttft_sched.p99"), ("E2E from due P50", "e2e_sched.p50"))  # fmt: skip
 
@@ -82,8 +83,28 @@ def better_lines(arm: str, pair: dict[str, Any]) -> Iterator[str]:
         if found["visible"]:
             text += f"; a difference of {seconds_text(found['visible'])} would have been seen"
         if found["pairing"]:
-            text += f"; pairing made the interval {found['pairing']:.2g} times narrower"
+            text += f"; {_bought(found['pairing'])}"
         yield text
+
+
+def _bought(pairing: float) -> str:
+    """What pairing by request did to the width of an interval (unpaired / paired)."""
+    if pairing < _PAYS:
+        return "pairing bought nothing"
+    return f"pairing made the interval {pairing:.2g} times narrower"
+
+
+def basis_lines(summary: dict[str, Any]) -> Iterator[str]:
+    """What the intervals rest on, for the headline's median and P90; each figure's own is in summary.json."""
+    for arm, one in summary["arms"].items():
+        words = []
+        for label, key in (("P50", "ttft_sched.p50"), ("P90", "ttft_sched.p90")):
+            found = one["figures"].get(key)
+            if found and found.get("deff") is not None and found.get("rows"):
+                words.append(f"{label} design effect {found['deff']:.2f}, so {found['n_eff']:.0f} effective rows")
+                counts = f"{found['rows']:,} rows in {found['sessions']:,} sessions"
+        if words:
+            yield f"{arm}'s 95% intervals, TTFT from due: {counts}; {'; '.join(words)}"
 
 
 def lowest_line(arm: str, against: str, bucket: dict[str, Any]) -> str:

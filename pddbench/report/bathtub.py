@@ -33,6 +33,7 @@ _STAGE = re.compile(r"^h(\d\d)-")
 LEAST_STAGES = 8
 LEAST_ROUNDS = 3
 MOST_OVERLAP = 0.1
+_NO_VALLEY = "Revenue has no valley beyond the scatter of rounds: more of them (--rounds) would tell."
 _QUEUED = 1.5  # a stage whose median TTFT is that much above its smallest had a queue
 
 
@@ -104,6 +105,7 @@ def sweep(part: ArmData, arm: str, chunk: int | None, cached_price: float) -> Sw
     length = int(np.median(measured["input_tokens_planned"]))
     found = [_with_interval(dip, hits, unhit) for dip in bathtub.dips(hits, _middle(unhit), length, chunk)]
     revenue = bathtub.measured_revenue(hits, _middle(rate), length, cached_price)
+    depth = _valley_depth(hits, rate, revenue.valley, cached_price)
     return Sweep(
         arm=arm,
         length=length,
@@ -118,8 +120,9 @@ def sweep(part: ArmData, arm: str, chunk: int | None, cached_price: float) -> Sw
         overlap=max(_overlap(one.windows) for one in rounds),
         dips=found,
         revenue=revenue,
-        valley_depth=_valley_depth(hits, rate, revenue.valley, cached_price),
-        advice=" ".join((bathtub.advice(found, length, chunk), bathtub.cache_advice(revenue, length))),
+        valley_depth=depth,
+        advice=" ".join((bathtub.advice([dip for dip in found if certain(dip)], length, chunk),
+                         bathtub.cache_advice(revenue, length) if not _flat(depth) else _NO_VALLEY)),
     )  # fmt: skip
 
 
@@ -172,6 +175,16 @@ def _with_interval(dip: bathtub.Dip, hits: Floats, unhit: Floats) -> bathtub.Dip
     return msgspec.structs.replace(dip, low=found.low, high=found.high)
 
 
+def certain(dip: bathtub.Dip) -> bool:
+    """Whether a dip is more than the scatter of rounds (with one round nothing says otherwise)."""
+    return dip.low is None or dip.low > 0
+
+
+def _flat(depth: Ratio) -> bool:
+    """Whether rounds scatter so much that there may be no valley."""
+    return depth.high is not None and depth.high >= 1
+
+
 def _valley_depth(hits: Floats, rate: Floats, valley: float, cached_price: float) -> Ratio:
     """Revenue at the valley / at the lowest hit, over rounds."""
     worth = 1 - hits + cached_price * hits
@@ -217,10 +230,14 @@ def answer(folder: Path, chunk: int | None, cached_price: float, *, as_json: boo
 
 
 def _invalid(data: Dataset, arm: str) -> list[str]:
-    """Broken trust rules of an arm; a queue that grows (`backlog`) is what a sweep at saturation is."""
+    """Broken trust rules of an arm that matter to a sweep.
+
+    A queue that grows (`backlog`) is what saturation is, and a request that left milliseconds late (`send_lag`) waits
+    in that queue anyway: rates come from the times of first tokens.
+    """
     from pddbench.analyze import trust
 
-    allowed = {"backlog", *(data.run.manifest.get("allow") or [])}
+    allowed = {"backlog", "send_lag", *(data.run.manifest.get("allow") or [])}
     found = [one for one in trust.findings(data) if one.level == "invalid" and one.arm in (arm, None)]
     return sorted({one.rule for one in found} - allowed)
 
@@ -249,12 +266,16 @@ def _lines(one: Sweep, cached_price: float) -> Iterator[str]:
             if dip.tail_chunk is not None
             else "not where a tail chunk lies"
         )
+        if not certain(dip):
+            why = "no more than rounds scatter"
         ends = "" if dip.low is None or dip.high is None else f" [{100 * dip.low:.1f}, {100 * dip.high:.1f}]"
         yield f"  dip at {100 * dip.hit:.0f}% hit, {100 * dip.depth:.1f}%{ends} deep: {why}"
     yield f"  {one.advice}"
     place = f"lowest at {100 * one.revenue.valley:.0f}% hit"
     if not one.revenue.is_bathtub:
         place = f"no valley; {place}"
+    elif _flat(one.valley_depth):
+        place += f", {_figure(one.valley_depth)} times that at no hit: no more than rounds scatter"
     else:
         place += f", {_figure(one.valley_depth)} times that at no hit"
         if one.revenue.break_even is not None:

@@ -40,7 +40,7 @@ def render(summary: dict[str, Any], console: Console) -> None:
         _ok_only(console, summary, arms)
         _observed(console, summary, arms)
         _section(console, "TTFT from due P50 by planned hit, % (requests)", _buckets(summary, arms), arms)
-    for line in [*answers.seam_lines(summary), *answers.warmup_lines(summary)]:
+    for line in [*answers.basis_lines(summary), *answers.seam_lines(summary), *answers.warmup_lines(summary)]:
         console.print(Text(line))
     for arm, pair in summary["paired"].items():
         render_pair(console, arm, pair)

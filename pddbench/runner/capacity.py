@@ -22,6 +22,8 @@ from pddbench.workload.plan import BEFORE_START
 if TYPE_CHECKING:
     import pandas as pd
 
+    from pddbench.trace.model import Trace
+
 FILE = "capacity.json"
 _SPARE_SIGMAS = 3.0  # Poisson arrivals: that many deviations of sessions more than expected, so that load never ends
 VOID = "void:"  # begins `stopped` where too many runs broke a trust rule
@@ -113,12 +115,16 @@ def used(found: ArmSearch) -> list[RunPoint]:
 class Runs:
     """Runs of one experiment at given rates."""
 
-    def __init__(self, experiment: Experiment, options: SearchOptions, folder: Path) -> None:
+    def __init__(
+        self, experiment: Experiment, options: SearchOptions, folder: Path, trace: Trace | None = None
+    ) -> None:
+        """`trace`: in the place of the experiment's own."""
         from pddbench.trace.read import read_trace
 
         self._experiment, self._options, self._folder = experiment, options, folder
         self._base = prepare(experiment, "model" if options.simulated else options.wan)
-        self._trace = read_trace(Path(experiment.workload.trace), experiment.workload.format)
+        work = experiment.workload
+        self._trace = trace if trace is not None else read_trace(Path(work.trace), work.format)
         self.run_s = options.run_s or max(120.0, 3 * session_duration_s(self._base))
 
     @property
