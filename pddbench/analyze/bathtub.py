@@ -23,12 +23,15 @@ NEAR = 0.03  # of hit rate, by which a dip may miss the place of its tail chunk
 class Dip(msgspec.Struct, frozen=True):
     """A local minimum of efficiency: where (hit, a share), how deep (a share of the trend).
 
-    `tail_chunk` is k when it lies where a tail after k whole chunks begins; null: something else.
+    `tail_chunk` is k when it lies where a tail after k whole chunks begins; null: something else. `low`, `high`: 95%
+    interval of the depth over rounds, null without rounds.
     """
 
     hit: float
     depth: float
     tail_chunk: int | None
+    low: float | None = None
+    high: float | None = None
 
 
 def efficiency(hit: Floats, requests_s: Floats, length: int) -> Floats:
@@ -43,7 +46,7 @@ def dips(hit: Floats, value: Floats, length: int, chunk: int | None) -> list[Dip
     The trend is the median of a window of hits (efficiency also falls or rises smoothly, by attention and fixed cost).
     A dip is deeper than 1% and than four robust deviations of what is left.
     """
-    ratio = value / _trend(hit, value)
+    ratio = value / trend(hit, value)
     noise = 1.4826 * float(np.median(np.abs(ratio - np.median(ratio))))
     least = max(DEPTH, 4 * noise)
     found: list[Dip] = []
@@ -54,8 +57,11 @@ def dips(hit: Floats, value: Floats, length: int, chunk: int | None) -> list[Dip
     return found
 
 
-def _trend(hit: Floats, value: Floats) -> Floats:
-    """Theil and Sen's line through each window of +-`_WINDOW`, at its middle: robust against the dips themselves."""
+def trend(hit: Floats, value: Floats) -> Floats:
+    """What `value` (n,) is over `hit` (n,) without its dips.
+
+    Theil and Sen's line through each window of +-`_WINDOW`, at its middle: the dips themselves do not move it.
+    """
     out = np.empty(len(value))
     for i, at in enumerate(hit):
         near = np.abs(hit - at) <= _WINDOW
@@ -150,10 +156,26 @@ def advice(found: Sequence[Dip], length: int, chunk: int | None) -> str:
     """What to do about dips, in a sentence."""
     tails = [dip for dip in found if dip.tail_chunk is not None]
     if not tails or not chunk:
-        return "no dip lies where a tail chunk would put it"
+        return "No dip lies where a tail chunk would put it."
     deepest = max(tails, key=lambda dip: dip.depth)
     return (
         f"{len(tails)} dips lie where tails of {chunk:,}-token chunks begin (deepest {100 * deepest.depth:.0f}% at "
         f"{100 * deepest.hit:.0f}% hit): let tails share a step, choose a chunk that divides the usual un-hit length, "
-        f"or keep more in the cache than {100 * deepest.hit:.0f}% of {length:,} tokens"
+        f"or keep more in the cache than {100 * deepest.hit:.0f}% of {length:,} tokens."
+    )
+
+
+def cache_advice(found: Revenue, length: int) -> str:
+    """What the revenue curve says of the cache's size, in a sentence."""
+    if not found.is_bathtub:
+        rises = found.value[-1] > found.value[0]
+        return (
+            f"Revenue {'rises with' if rises else 'falls with'} the hit: {'more' if rises else 'no more'} cache pays."
+        )
+    if found.break_even is None:
+        return "At these prices no hit rate earns what uncached traffic does: ask more for cached tokens."
+    kept = found.break_even * length
+    return (
+        f"A cache pays that keeps at least {100 * found.break_even:.0f}% of a prompt ({kept:,.0f} tokens a session); "
+        f"one that reaches only {100 * found.valley:.0f}% earns least."
     )

@@ -1,7 +1,8 @@
 """Capacity: the largest rate at which an arm meets its objectives at the stated attainment, from noisy runs.
 
-All runs count, also those far from the knee. Attainment is modelled as logit P = a - b log(rate); runs are quasi-
-binomial (McCullagh and Nelder 1989): requests of a run are not independent, and the dispersion is the larger of the one
+All runs count, also those far from the knee. Attainment is modelled as P = c x logistic(a - b log(rate)): c, at most
+1, is what is met at hardly any load (long prompts may miss a TTFT whatever the load is). Runs are quasi-binomial
+(McCullagh and Nelder 1989): requests of a run are not independent, and the dispersion is the larger of the one
 between a run's thirds and the one between runs and curve. The interval is the profile of that likelihood at F(1, df).
 Isotonic regression over the same runs (Ayer et al. 1955) is printed beside it: it assumes no curve. Plain bisection is
 not offered: one wrong answer of it is final.
@@ -11,7 +12,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import pairwise
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -25,6 +28,10 @@ _SLOPE_PRIOR = 10.0  # centre of the weak log-normal prior on b: an e-fold of od
 _SLOPE_WIDTH = 2.0  # its standard deviation on the log scale: a factor of 7 either way
 _LOCAL = 0.25  # runs within this log distance of the knee (or 2.5 e-folds of the odds) are fitted
 _FLAT = 0.03  # attainment that differs by less over a fourfold range of low rates does not depend on load
+_LEAST_FREEDOM = 6  # degrees of freedom of the dispersion, without which the search does not end on its interval
+_SETTLED = 0.03  # attainment that falls by less within runs is settled
+_ZOOMS = 4  # grids of the fit, each an eighth as wide
+_LEAST_ASIDE, _MOST_ASIDE = 0.015, 0.08  # log distance from the knee to the next run
 _COARSE = 4  # runs that halve the bracket before the fit decides
 
 
@@ -44,7 +51,9 @@ class RunPoint(msgspec.Struct, frozen=True):
 class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     """The rate at which attainment is `target`, with a 95% interval; a bound that does not exist is null.
 
-    `isotonic` is the same rate without a curve. `slope`: b; `offset`: a; `dispersion`: variance over the binomial one.
+    `isotonic` is the same rate without a curve. `slope`: b; `offset`: a; `ceiling`: c; `dispersion`: variance over the
+    binomial one, `freedom` its degrees of freedom. `settling`: attainment of the last third of a run less that of the
+    first, over runs below the knee, where it falls beyond doubt (runs too short for their queues); else null.
     """
 
     target: float
@@ -56,6 +65,9 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     dispersion: float
     offset: float = 0.0
     slope: float = 0.0
+    ceiling: float = 1.0
+    freedom: float = 0.0
+    settling: float | None = None
     why: str | None = None
 
     @property
@@ -64,6 +76,11 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
         if self.rate is None or self.low is None or self.high is None:
             return math.inf
         return (self.high - self.low) / 2 / self.rate
+
+    def attainment(self, rate: Floats) -> Floats:
+        """The fitted attainment at rates (n,)."""
+        out: Floats = self.ceiling / (1 + np.exp(-np.clip(self.offset - self.slope * np.log(rate), -35, 35)))
+        return out
 
 
 def point_of(rate: float, flags: Bools) -> RunPoint:
@@ -74,6 +91,11 @@ def point_of(rate: float, flags: Bools) -> RunPoint:
 
 def estimate(points: Sequence[RunPoint], target: float) -> Estimate:
     """What all runs say of the rate at which attainment is `target`."""
+    return _estimate(tuple(points), target)
+
+
+@lru_cache(maxsize=64)
+def _estimate(points: tuple[RunPoint, ...], target: float) -> Estimate:
     step = isotonic(points, target)
     if len(points) < LEAST_RUNS:
         return Estimate(target=target, rate=None, low=None, high=None, isotonic=step, runs=len(points), dispersion=1.0,
@@ -83,19 +105,21 @@ def estimate(points: Sequence[RunPoint], target: float) -> Estimate:
         side = "meets" if min(shares) >= target else "misses"
         return Estimate(target=target, rate=None, low=None, high=None, isotonic=None, runs=len(points), dispersion=1.0,
                         why=f"every run {side} the target: the knee is not between them")  # fmt: skip
-    x, good, total = _arrays(points)
-    dispersion = thirds_dispersion(points)
-    a, b = _fit(x, good, total, dispersion)
-    near = np.abs(x - (a - logit(target)) / b) <= max(_LOCAL, 2.5 / b)
-    if near.sum() >= LEAST_RUNS and not near.all():  # far runs bend the curve and make the scatter look small
-        x, good, total = x[near], good[near], total[near]
-        a, b = _fit(x, good, total, dispersion)
-    dispersion, df = _dispersion(x, good, total, a, b, dispersion)
-    a, b = _fit(x, good, total, dispersion)
-    knee = (a - logit(target)) / b
-    low, high = _profile(x, good, total, dispersion, target, knee, b, df)
-    return Estimate(target=target, rate=math.exp(knee), low=low, high=high, isotonic=step, runs=len(points),
-                    dispersion=dispersion, offset=a, slope=b)  # fmt: skip
+    runs = _Counts.of(points)
+    by_thirds = thirds_dispersion(points)
+    curve = _best(runs, target, by_thirds)
+    near = runs.x <= curve.knee + max(_LOCAL, 2.5 / curve.slope)
+    if near.sum() >= LEAST_RUNS and not near.all():  # far above it curves differ, and would bend this one
+        runs = runs.only(near)
+        curve = _best(runs, target, by_thirds)
+    dispersion, df = _dispersion(runs, curve, by_thirds)
+    curve = _best(runs, target, dispersion)
+    low, high = _profile(runs, curve, dispersion, df)
+    return Estimate(
+        target=target, rate=math.exp(curve.knee), low=low, high=high, isotonic=step, runs=len(points),
+        dispersion=dispersion, offset=curve.offset, slope=curve.slope, ceiling=curve.ceiling, freedom=df,
+        settling=_settling(points, math.exp(curve.knee)),
+    )  # fmt: skip
 
 
 def logit(p: float) -> float:
@@ -103,9 +127,38 @@ def logit(p: float) -> float:
     return math.log(p / (1 - p))
 
 
-def _arrays(points: Sequence[RunPoint]) -> tuple[Floats, Floats, Floats]:
-    x = np.log([point.rate for point in points])
-    return x, np.array([sum(p.good) for p in points], float), np.array([sum(p.total) for p in points], float)
+class _Counts(NamedTuple):
+    """Log rate, requests that were good, all requests: each (runs,)."""
+
+    x: Floats
+    good: Floats
+    total: Floats
+
+    @classmethod
+    def of(cls, points: Sequence[RunPoint]) -> _Counts:
+        x = np.log([point.rate for point in points])
+        return cls(x, *(np.array([sum(part) for part in parts], float) for parts in (
+            [point.good for point in points], [point.total for point in points])))  # fmt: skip
+
+    def only(self, keep: Bools) -> _Counts:
+        return _Counts(self.x[keep], self.good[keep], self.total[keep])
+
+
+class _Curve(NamedTuple):
+    """ceiling x logistic(offset - slope x), and where it is the target."""
+
+    target: float
+    knee: float
+    slope: float
+    ceiling: float
+
+    @property
+    def offset(self) -> float:
+        return logit(self.target / self.ceiling) + self.slope * self.knee
+
+    def at(self, x: Floats) -> Floats:
+        out: Floats = self.ceiling / (1 + np.exp(-np.clip(self.offset - self.slope * x, -35, 35)))
+        return out
 
 
 def thirds_dispersion(points: Sequence[RunPoint]) -> float:
@@ -119,64 +172,83 @@ def thirds_dispersion(points: Sequence[RunPoint]) -> float:
     return max(1.0, above / below) if below else 1.0
 
 
-def _dispersion(
-    x: Floats, good: Floats, total: Floats, a: float, b: float, by_thirds: float
-) -> tuple[float, float]:  # fmt: skip
+def _dispersion(runs: _Counts, curve: _Curve, by_thirds: float) -> tuple[float, float]:
     """The larger of the thirds' dispersion and that of runs about the curve (Pearson's), and degrees of freedom.
 
     A run in which nearly all requests are alike says nothing of the scatter, so it counts by what it could scatter.
     """
-    p = 1 / (1 + np.exp(-np.clip(a - b * x, -35, 35)))
-    variance = total * p * (1 - p)
+    p = curve.at(runs.x)
+    variance = runs.total * p * (1 - p)
     informative = float((variance / (variance + 1)).sum())
-    df = max(1.0, informative - 2)
-    pearson = float(((good - total * p) ** 2 / (variance + 0.5)).sum()) / df
+    df = max(1.0, informative - 2 - (curve.ceiling < 1))
+    pearson = float(((runs.good - runs.total * p) ** 2 / (variance + 0.5)).sum()) / df
     return max(1.0, by_thirds, pearson), df
 
 
-def _fit(x: Floats, good: Floats, total: Floats, dispersion: float) -> tuple[float, float]:
-    """a and b of logit P = a - b x, by damped Newton's steps on (a, log b); the prior keeps b finite when all runs on
-    each side of the knee are pure."""  # fmt: skip
-    centre = float(np.average(x, weights=total))
-    weight, share = total / dispersion, np.clip(good / total, 1e-9, 1 - 1e-9)
-    a, log_b = 2.0, math.log(_SLOPE_PRIOR)
-    precision = 1 / _SLOPE_WIDTH**2
-    z = x - centre
-    for _ in range(80):
-        b = math.exp(log_b)
-        p = 1 / (1 + np.exp(-np.clip(a - b * z, -35, 35)))
-        v, r = weight * p * (1 - p), weight * (share - p)
-        gradient = np.array([r.sum() - a / 400, (-b * z * r).sum() - (log_b - math.log(_SLOPE_PRIOR)) * precision])
-        cross = float((-b * z * v).sum())
-        hessian = np.array(
-            [[v.sum() + 1 / 400, cross], [cross, (b * b * z * z * v).sum() + abs((b * z * r).sum()) + precision]]
-        )
-        step = np.linalg.solve(hessian, gradient)
-        scale = min(1.0, 2.0 / (float(np.abs(step).max()) + 1e-12))
-        a, log_b = a + scale * float(step[0]), log_b + scale * float(step[1])
-        if np.abs(step).max() < 1e-8:
-            break
-    b = math.exp(log_b)
-    return a + b * centre, b
+def _ceilings(target: float) -> Floats:
+    """Ceilings between the target and 1 that are tried."""
+    return 1 - (1 - target) * np.array([0.0, 0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9])
 
 
-def _profile(
-    x: Floats, good: Floats, total: Floats, dispersion: float, target: float, knee: float, b: float, df: float
-) -> tuple[float | None, float | None]:
+def _surface(
+    runs: _Counts, target: float, dispersion: float, knees: Floats, slopes: Floats, ceilings: Floats
+) -> Floats:  # fmt: skip
+    """Log quasi-likelihood and the prior of the slope over (ceilings, slopes, knees)."""
+    out = np.empty((len(ceilings), len(slopes), len(knees)))
+    distance = knees[:, None] - runs.x[None, :]
+    prior = (np.log(slopes / _SLOPE_PRIOR) / _SLOPE_WIDTH) ** 2 / 2
+    for i, ceiling in enumerate(ceilings):
+        z = logit(target / ceiling) + slopes[:, None, None] * distance
+        p = np.clip(ceiling / (1 + np.exp(-np.clip(z, -35, 35))), 1e-15, 1 - 1e-15)
+        fit = np.log(p) @ runs.good + np.log1p(-p) @ (runs.total - runs.good)
+        out[i] = fit / dispersion - prior[:, None]
+    return out
+
+
+def _best(runs: _Counts, target: float, dispersion: float) -> _Curve:
+    """The most likely curve, by a grid that is narrowed round its best point; the prior keeps the slope finite when all
+    runs on each side of the knee are pure."""  # fmt: skip
+    knee, reach = float(runs.x.min() + runs.x.max()) / 2, float(np.ptp(runs.x)) / 2 + 0.3
+    slope, width = _SLOPE_PRIOR, 5.0
+    ceilings = _ceilings(target)
+    ceiling = 1.0
+    for _ in range(_ZOOMS):
+        knees = knee + np.linspace(-reach, reach, 41)
+        slopes = np.exp(math.log(slope) + np.linspace(-width, width, 17))
+        found = _surface(runs, target, dispersion, knees, slopes, ceilings)
+        c, s, k = np.unravel_index(int(np.argmax(found)), found.shape)
+        knee, slope, ceiling = float(knees[k]), float(slopes[s]), float(ceilings[c])
+        reach, width = reach / 8, width / 4
+        ceilings = ceilings[max(0, int(c) - 1) : int(c) + 2] if len(ceilings) > 3 else ceilings
+    return _Curve(target, knee, slope, ceiling)
+
+
+def _profile(runs: _Counts, curve: _Curve, dispersion: float, df: float) -> tuple[float | None, float | None]:
     """Rates at which the profile log likelihood is within t^2/2 of its maximum; None where the grid does not end it."""
     t = t_quantile(0.975, max(1, round(df)))
-    slopes = np.exp(np.linspace(math.log(b) - 4.5, math.log(b) + 3, 40))
-    reach = max(0.6, 4 / b)
-    grid = knee + np.linspace(-reach, reach, 481)
-    best = np.full(len(grid), -np.inf)
-    for slope in slopes:
-        z = logit(target) + slope * (grid[:, None] - x[None, :])
-        fit = -((good * np.logaddexp(0, -z) + (total - good) * np.logaddexp(0, z)) / dispersion).sum(axis=1)
-        best = np.maximum(best, fit - (math.log(slope / _SLOPE_PRIOR) / _SLOPE_WIDTH) ** 2 / 2)
+    slopes = np.exp(np.linspace(math.log(curve.slope) - 4.5, math.log(curve.slope) + 3, 24))
+    reach = max(0.6, 4 / curve.slope)
+    knees = curve.knee + np.linspace(-reach, reach, 241)
+    best = _surface(runs, curve.target, dispersion, knees, slopes, _ceilings(curve.target)).max(axis=(0, 1))
     inside = np.flatnonzero(best >= best.max() - t * t / 2)
-    low = None if inside[0] == 0 else float(math.exp(grid[inside[0]]))
-    high = None if inside[-1] == len(grid) - 1 else float(math.exp(grid[inside[-1]]))
+    low = None if inside[0] == 0 else float(math.exp(knees[inside[0]]))
+    high = None if inside[-1] == len(knees) - 1 else float(math.exp(knees[inside[-1]]))
     return low, high
+
+
+def _settling(points: Sequence[RunPoint], knee: float) -> float | None:
+    """Fall of attainment from the first to the last third over runs at or below the knee; None unless it is certain.
+
+    A queue that has settled is met alike all through a run. Below the knee it must settle; where it has not, longer
+    runs would show a lower capacity.
+    """
+    falls = [point.good[-1] / point.total[-1] - point.good[0] / point.total[0]
+             for point in points if point.rate <= knee and min(point.total) > 0]  # fmt: skip
+    if len(falls) < LEAST_RUNS:
+        return None
+    mean, error = float(np.mean(falls)), float(np.std(falls, ddof=1)) / math.sqrt(len(falls))
+    certain = mean < -_SETTLED and mean < -t_quantile(0.99, len(falls) - 1) * error
+    return mean if certain else None
 
 
 def isotonic(points: Sequence[RunPoint], target: float) -> float | None:
@@ -212,28 +284,47 @@ def next_rate(points: Sequence[RunPoint], target: float, start: float) -> float:
     found = estimate(points, target)
     if found.rate is None:
         return math.sqrt(min(meet) * max(miss))
-    step = min(0.08, max(0.015, 0.8 / found.slope))
-    aside = math.exp(step if len(points) % 2 else -step)
+    aside = _aside(found, up=len(points) % 2 == 1)
     return min(max(found.rate * aside, min(meet) / 2), max(miss) * 2)
+
+
+def _aside(found: Estimate, *, up: bool) -> float:
+    """By which factor to go from the knee: a little, since further away curves differ; where a bound of the interval is
+    missing, to that side and as far as is sensible."""  # fmt: skip
+    step = min(_MOST_ASIDE, max(_LEAST_ASIDE, 0.8 / found.slope))
+    if found.low is None or found.high is None:
+        step = _MOST_ASIDE
+        up = up if found.low is None and found.high is None else found.high is None
+    return math.exp(step if up else -step)
 
 
 def finished(points: Sequence[RunPoint], found: Estimate, half_width: float, budget: int) -> str | None:
     """Why the search stops: half-width reached, no load at which the target is met, or budget; None: go on.
 
-    An interval that is narrow by luck would end the search just when it is wrong, so it must have been as narrow
-    before the last run too.
+    An interval that is narrow by luck would end the search just when it is wrong: runs are skewed (most a little better
+    than the mean, a few much worse), so that a few alike say little of the scatter. So enough of them must have been
+    where they could scatter, and the interval as narrow before the last one too.
     """
-    if found.half_width <= half_width and estimate(points[:-1], found.target).half_width <= half_width:
+    enough = found.freedom >= _LEAST_FREEDOM
+    if enough and found.half_width <= half_width and estimate(points[:-1], found.target).half_width <= half_width:
         return f"half-width {100 * found.half_width:.2g}% ≤ {100 * half_width:g}%"
     target = found.target
     low = sorted(points, key=lambda one: one.rate)[:3]
     if len(low) == 3 and all(p.attainment < target for p in points) and low[0].rate * 4 <= low[2].rate:
         shares = [point.attainment for point in low]
-        if max(shares) - min(shares) < _FLAT:
+        if max(shares) - min(shares) < _FLAT or _alike(low):
             return f"misses the target at any load: {100 * shares[0]:.3g}% at {low[0].rate:.3g}/s, no better than above"
     if len(points) >= budget:
         return f"budget of {budget} runs used up"
     return None
+
+
+def _alike(points: Sequence[RunPoint]) -> bool:
+    """Whether attainments differ by no more than so few requests scatter (2.5 deviations of the pooled share)."""
+    total = [sum(point.total) for point in points]
+    pooled = sum(sum(point.good) for point in points) / max(1, sum(total))
+    each = (math.sqrt(pooled * (1 - pooled) / max(1, n)) for n in total)
+    return all(abs(point.attainment - pooled) <= 2.5 * error for point, error in zip(points, each, strict=True))
 
 
 class Ratio(msgspec.Struct, frozen=True, kw_only=True):
@@ -262,3 +353,15 @@ def _mover(one: float, one_end: float | None, other: float, other_end: float | N
     if one_end is None or other_end is None:
         return None
     return math.hypot(math.log(one / one_end), math.log(other / other_end))
+
+
+def times(one: Ratio, factor: float) -> Ratio:
+    """A figure and its bounds times a factor above 0."""
+    ends = (None if end is None else end * factor for end in (one.point, one.low, one.high))
+    return Ratio(**dict(zip(("point", "low", "high"), ends, strict=True)))
+
+
+def inverse(one: Ratio, factor: float) -> Ratio:
+    """factor / a figure: its bounds change places."""
+    ends = (None if not end else factor / end for end in (one.point, one.high, one.low))
+    return Ratio(**dict(zip(("point", "low", "high"), ends, strict=True)))

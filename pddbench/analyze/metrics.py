@@ -49,6 +49,9 @@ def request_metrics(requests: pd.DataFrame, slo: dict[str, Any] | None = None) -
     out = requests[list(_KEPT)].reset_index(drop=True)
     for name in _COUNTS:
         out[name] = floats(requests[name])
+    # what was served was possible: a cache can have a donor's KV before its first token has crossed a WAN to the client
+    served = np.minimum(out["cached_tokens"], out["cached_tokens_ceiling"].fillna(np.inf))
+    out["cached_tokens_possible"] = np.fmax(out["cached_tokens_possible"], served)
     out["input_tokens_sent"] = _input_tokens_sent(requests)
     ok: Bools = (requests["outcome"] == "ok").to_numpy(dtype=bool, na_value=False)
     out["ok"] = ok

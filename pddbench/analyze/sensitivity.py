@@ -115,8 +115,7 @@ def _even(costs: Any, of: Deployment, to: Deployment) -> float | None:
 
 def _scaled(found: Estimate, factor: float) -> Ratio:
     """A capacity times a factor: what the same design would do with that much more money, in whole multiples of it."""
-    ends = (None if end is None else end * factor for end in (found.rate, found.low, found.high))
-    return Ratio(**dict(zip(("point", "low", "high"), ends, strict=True)))
+    return capacity.times(Ratio(point=found.rate, low=found.low, high=found.high), factor)
 
 
 class Balance(msgspec.Struct, frozen=True, kw_only=True):

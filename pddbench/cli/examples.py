@@ -44,6 +44,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "wan show": ("pddbench wan show", "pddbench wan show --json"),
     "wan clear": ("pddbench wan clear",),
     "capacity": ("pddbench capacity workloads/quickstart/experiment.toml --simulate --half-width 0.1",),
+    "bathtub": (
+        "pddbench bathtub mine.toml --simulate --step 0.02 --chunk 16384",
+        "pddbench bathtub --base-url http://127.0.0.1:8000 --model m --length 16384 --chunk 4096 --out results/sweep",
+        "pddbench bathtub results/sweep --chunk 4096 --cached-price 0.25",
+    ),
     "claims": ("pddbench claims --out claims",),
     "feasibility": ("pddbench feasibility --kv-bytes 50000 --input 100000 --rate 20 --line-gbit 100",),
     "hlog export": ("pddbench hlog export results/mine --out mine.hlog",),

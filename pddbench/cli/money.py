@@ -12,8 +12,8 @@ from pddbench.cli.common import options
 @click.command(epilog="Example: pddbench money results/mine-capacity --price A=2.0 --price B=2.4 --line 0.7")
 @click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
 @options(
-    click.option("--price", "prices", multiple=True, metavar="CHIP=P", help="Price of a chip an hour [as given]."),
-    click.option("--line", type=float, help="Price of the line an hour [as given]."),
+    click.option("--price", "prices", multiple=True, metavar="CHIP=P", help="Of a chip an hour [the experiment's]."),
+    click.option("--line", type=float, help="Price of the line an hour [the experiment's]."),
     click.option("--input", "input_tokens", type=click.IntRange(1), help="Also the fluid bound: tokens of a prompt."),
     click.option("--output", "output_tokens", type=click.IntRange(1), default=512, show_default=True,
                  help="Output tokens of a request in that bound."),
@@ -29,8 +29,9 @@ def money(
 ) -> int:
     """Vary the prices behind the capacities in DIR (of `pddbench capacity`): BCR grid, even prices, equal cost.
 
-    Capacities stay as measured, with their intervals. With --input a fluid bound over hit rates and counts of relays
-    follows: arithmetic, not a measurement.
+    Capacities stay as measured, with their intervals. Of a search with --hits also BCR, cost and revenue over the hit
+    rate, and where they are even. All of it goes to money.json. With --input a fluid bound over hit rates and counts
+    of relays follows: arithmetic, not a measurement.
     """
     from pddbench.report.money import answer, check_line, prices_of
 

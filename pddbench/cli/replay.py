@@ -98,14 +98,14 @@ def _experiment(given: dict[str, Any]) -> ex.Experiment:
     extra = json_object(given["extra_body"], "--extra-body")
     arm = ex.Arm(
         name="endpoint",
-        base_url=_with_scheme(given["base_url"]),
+        base_url=with_scheme(given["base_url"]),
         model=given["model"],
-        endpoint=_endpoint(given["endpoint"]),
+        endpoint=endpoint_path(given["endpoint"]),
         profile=given["target_profile"],
         api_key_env=given["api_key_env"],
         headers=dict(key_value(item, "--header") for item in given["header"]),
         extra_body=({"ignore_eos": True} if given["ignore_eos"] else {}) | extra,
-        token_id_range=_id_range(given["token_id_range"]),
+        token_id_range=id_range(given["token_id_range"]),
         block_tokens=given["block_tokens"],
         tokenizer=given["tokenizer"],
         metrics_url=given["metrics_url"],
@@ -143,18 +143,20 @@ def _sessions_a_second(work: ex.Workload, requests: str) -> float:
     return rate * len({row.session_id for row in rows}) / max(1, len(rows))
 
 
-def _with_scheme(url: str) -> str:
+def with_scheme(url: str) -> str:
+    """`http://` before an address that has no scheme."""
     return url if "://" in url else f"http://{url}"
 
 
-def _endpoint(endpoint: str | None) -> str | None:
+def endpoint_path(endpoint: str | None) -> str | None:
     """`/v1/completions` from any spelling with or without `/v1`."""
     if endpoint is None:
         return None
     return "/v1/" + endpoint.strip("/").removeprefix("v1/")
 
 
-def _id_range(text: str) -> tuple[int, int]:
+def id_range(text: str) -> tuple[int, int]:
+    """`LOW:HIGH` as two numbers."""
     low, _, high = text.partition(":")
     if not (re.fullmatch(r"[0-9]{1,9}", low) and re.fullmatch(r"[0-9]{1,9}", high)):
         raise InputError(f"--token-id-range {text!r}: give LOW:HIGH, for example 1000:30000")

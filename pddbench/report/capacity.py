@@ -103,18 +103,18 @@ def answers(state: State) -> list[Answer]:
 def _answer(name: str, found: ArmSearch, first: ArmSearch | None) -> Answer:
     cost = found.cost_per_hour
     knee = _knee(found)
-    requests = _mean(found, "requests_a_session")
+    requests = mean_of(found, "requests_a_session")
     against = _against(found, first)
     return Answer(
         arm=name,
         capacity=found.estimate,
-        requests_s=None if knee is None or requests is None else _times(knee, requests),
+        requests_s=None if knee is None or requests is None else search.times(knee, requests),
         stopped=found.stopped,
         invalid_runs=sum(bool(point.invalid) for point in found.points),
         runs=sorted(map(_run_point, found.points), key=lambda one: one.rate),
         fit=_fit_points(found, requests),
         cost_per_hour=cost,
-        bcr=_times(knee, 3600 / cost) if knee is not None and cost else None,
+        bcr=search.times(knee, 3600 / cost) if knee is not None and cost else None,
         against_first=against,
         cost_per_session_change=None if against is None else _change(against),
         price=_price(found, knee, cost) if knee is not None and cost else None,
@@ -127,26 +127,15 @@ def _knee(found: ArmSearch) -> Ratio | None:
     return None if one is None or one.rate is None else Ratio(point=one.rate, low=one.low, high=one.high)
 
 
-def _mean(found: ArmSearch, name: str) -> float | None:
+def mean_of(found: ArmSearch, name: str) -> float | None:
     """Mean of something a session over the runs that know it."""
     values = [value for point in found.points if (value := getattr(point, name)) is not None]
     return float(np.mean(values)) if values else None
 
 
-def _times(one: Ratio, factor: float) -> Ratio:
-    ends = (None if end is None else end * factor for end in (one.point, one.low, one.high))
-    return Ratio(**dict(zip(("point", "low", "high"), ends, strict=True)))
-
-
-def _inverse(one: Ratio, factor: float) -> Ratio:
-    """factor / one: bounds change places."""
-    ends = (None if not end else factor / end for end in (one.point, one.high, one.low))
-    return Ratio(**dict(zip(("point", "low", "high"), ends, strict=True)))
-
-
 def _change(against: Ratio) -> Ratio:
     """Cost of a session / the first arm's, less 1."""
-    one = _inverse(against, 1.0)
+    one = search.inverse(against, 1.0)
     ends = (None if end is None else end - 1 for end in (one.point, one.low, one.high))
     return Ratio(**dict(zip(("point", "low", "high"), ends, strict=True)))
 
@@ -164,7 +153,7 @@ def _fit_points(found: ArmSearch, requests: float | None) -> list[CurvePoint]:
         return []
     rates = [point.rate for point in points]
     grid = np.geomspace(min(rates), max(rates), _FIT_POINTS)
-    shares = 1 / (1 + np.exp(-np.clip(one.offset - one.slope * np.log(grid), -35, 35)))
+    shares = one.attainment(grid)
     return [
         CurvePoint(rate=float(rate), attainment=float(share), goodput=float(rate * requests * share))
         for rate, share in zip(grid, shares, strict=True)
@@ -172,19 +161,19 @@ def _fit_points(found: ArmSearch, requests: float | None) -> list[CurvePoint]:
 
 
 def _price(found: ArmSearch, knee: Ratio, cost: float) -> Price:
-    out = Price(session=_inverse(knee, cost / 3600))
-    prompt, cached, output = (_mean(found, f"{kind}_tokens_a_session") for kind in ("input", "cached", "output"))
+    out = Price(session=search.inverse(knee, cost / 3600))
+    prompt, cached, output = (mean_of(found, f"{kind}_tokens_a_session") for kind in ("input", "cached", "output"))
     if prompt is None or cached is None or output is None or not prompt + output:
         return out
-    out.mtok = _inverse(knee, cost / 3600 / (prompt + output) * 1e6)
-    out.mtok_output = _inverse(knee, cost / 3600 / output * 1e6) if output else None
+    out.mtok = search.inverse(knee, cost / 3600 / (prompt + output) * 1e6)
+    out.mtok_output = search.inverse(knee, cost / 3600 / output * 1e6) if output else None
     # in prices of un-hit input tokens: hits and replies by the usual weights
     worth = prompt - cached + CACHED_PRICE * cached + OUTPUT_PRICE * output
-    out.even_input = _inverse(knee, cost / 3600 / worth * 1e6)
-    out.even_cached = _times(out.even_input, CACHED_PRICE)
-    out.even_output = _times(out.even_input, OUTPUT_PRICE)
+    out.even_input = search.inverse(knee, cost / 3600 / worth * 1e6)
+    out.even_cached = search.times(out.even_input, CACHED_PRICE)
+    out.even_output = search.times(out.even_input, OUTPUT_PRICE)
     chips = sum(float(role["count"]) for role in found.roles.values())
-    out.revenue_chip_hour = _times(knee, worth * 3600 / 1e6 / chips) if chips else None
+    out.revenue_chip_hour = search.times(knee, worth * 3600 / 1e6 / chips) if chips else None
     return out
 
 
@@ -209,8 +198,8 @@ def lines(state: State) -> Iterator[str]:
 
 def _arm_lines(answer: Answer, state: State) -> Iterator[str]:
     found = answer.capacity
-    runs = len(state.arms[answer.arm].points)
-    spoilt = f", {answer.invalid_runs} of them invalid and not used" if answer.invalid_runs else ""
+    runs = len(state.arms[answer.arm].points) - answer.invalid_runs
+    spoilt = f" (and {answer.invalid_runs} void ones, not used)" if answer.invalid_runs else ""
     if found is None or found.rate is None:
         yield f"  {answer.arm}: withheld ({found.why if found else 'no run'}); {runs} runs{spoilt}; {answer.stopped}"
         return
@@ -337,7 +326,7 @@ def plot(state: State, folder: Path) -> list[Path]:
         below.plot(rate, rate * share, "o", color=colour, markersize=4)
         if estimate is not None and estimate.rate is not None:
             grid = np.geomspace(rate.min(), rate.max(), 200)
-            curve = 1 / (1 + np.exp(-np.clip(estimate.offset - estimate.slope * np.log(grid), -35, 35)))
+            curve = estimate.attainment(grid)
             above.plot(grid, 100 * curve, color=colour, linewidth=1)
             below.plot(grid, grid * curve, color=colour, linewidth=1)
             for axes in (above, below):

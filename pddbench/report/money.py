@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
@@ -14,8 +14,35 @@ from pddbench.analyze import sensitivity
 from pddbench.analyze.capacity import Ratio
 from pddbench.analyze.sensitivity import Grid
 from pddbench.errors import InputError
+from pddbench.report.hits import OverHits, over_hits
+from pddbench.report.hits import lines as hit_lines
 from pddbench.report.searched import deployment, read
-from pddbench.runner.capacity import State
+from pddbench.runner.capacity import FILE, State
+
+if TYPE_CHECKING:
+    from pddbench.runner.capacity_hits import Hits
+
+MONEY = "money.json"
+
+
+class Money(msgspec.Struct, kw_only=True):
+    """`money.json`: a grid over prices for every arm against the first, everything over the hit rate where it was
+    measured, and the fluid bound where it was asked for. Schema: `money.schema.json` beside this file."""  # fmt: skip
+
+    schema_version: int = 1
+    measured: str
+    prices: dict[str, float]
+    line: float
+    grids: list[Grid] = []
+    over_hits: OverHits | None = None
+    balance: list[sensitivity.Balance] = []
+
+
+def json_schema() -> dict[str, Any]:
+    """JSON Schema of `money.json`."""
+    schema = msgspec.json.schema(Money)
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "pddbench money.json", **schema}
+
 
 _HITS = (0.0, 0.5, 0.8, 0.9, 0.95, 0.99)
 _RELAYS = (1, 2, 4, 8)
@@ -25,9 +52,18 @@ _BATCH = 16  # streams a decode instance runs with in the balance
 def answer(
     folder: Path, prices: dict[str, float], line: float | None, *, tokens: tuple[int, int] | None, as_json: bool
 ) -> int:
-    """Print how the BCRs of a capacity search depend on prices; raises `InputError`."""
+    """Print how the BCRs of a capacity search depend on prices, write `money.json`; raises `InputError`.
+
+    Prices and line that are not given are those of the experiment.
+    """
+    over = _over_hits(folder, prices, line)
+    if over is not None and not (folder / FILE).is_file():
+        answer = Money(measured=over.measured, prices=over.prices, line=over.line, over_hits=over)
+        _show(answer, folder, hit_lines(over, _hits(folder).currency), as_json=as_json)
+        return exitcodes.GOOD
     state = read(folder)
-    prices, line = state.chips | prices, state.line if line is None else line
+    prices = state.prices | prices
+    line = state.line if line is None else line
     deployments = [deployment(name, state) for name in state.arms]
     known = [one for one in deployments if one.estimate.rate is not None and one.roles]
     if len(known) < 2:
@@ -38,20 +74,48 @@ def answer(
     first, *others = known
     grids = [sensitivity.grid(one, first, prices, line) for one in others]
     balance = _balance(tokens) if tokens is not None else []
-    if as_json:
-        found = {
-            "measured": state.measured,
-            "grids": msgspec.to_builtins(grids),
-            "balance": msgspec.to_builtins(balance),
-        }
-        click.echo(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
-        return exitcodes.GOOD
-    for one in grids:
-        for text in _lines(one, state):
-            click.echo(text)
-    for text in _balance_lines(balance):
-        click.echo(text)
+    answer = Money(
+        measured=state.measured, prices=prices, line=line, grids=grids, balance=balance, over_hits=over
+    )  # fmt: skip
+    texts = [*(text for one in grids for text in _lines(one, state)), *_balance_lines(balance)]
+    _show(answer, folder, texts, as_json=as_json)
     return exitcodes.GOOD
+
+
+def _show(answer: Money, folder: Path, texts: Iterable[str], *, as_json: bool) -> None:
+    """Write `money.json`, print it or the lines."""
+    data = msgspec.json.format(msgspec.json.encode(answer), indent=2)
+    place = folder if folder.is_dir() else folder.parent
+    try:
+        (place / MONEY).write_bytes(data + b"\n")
+    except OSError as error:
+        raise InputError(f"{place}: cannot be written to ({error.strerror})") from error
+    if as_json:
+        click.echo(data.decode())
+        return
+    for text in texts:
+        click.echo(text)
+
+
+def _hits(folder: Path) -> Hits:
+    from pddbench.runner.capacity_hits import FILE as HITS
+    from pddbench.runner.capacity_hits import Hits
+
+    file = folder / HITS
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=Hits)
+    except (OSError, msgspec.MsgspecError) as error:
+        raise InputError(f"{file}: not the file of `pddbench capacity --hits` ({error})") from None
+
+
+def _over_hits(folder: Path, prices: dict[str, float], line: float | None) -> OverHits | None:
+    """What `hits.json` says at these prices, where there is one."""
+    from pddbench.runner.capacity_hits import FILE as HITS
+
+    if not (folder / HITS).is_file():
+        return None
+    found = _hits(folder)
+    return over_hits(found, found.prices | prices, found.line if line is None else line)
 
 
 def _ratio(found: Ratio) -> str:
@@ -123,10 +187,10 @@ def prices_of(given: tuple[str, ...]) -> dict[str, float]:
     return out
 
 
-def check_line(line: float) -> None:
-    """A price of a line."""
-    if not 0 <= line < 1e9:
-        raise InputError(f"--line {line:g}: cannot be negative")
+def check_line(line: float | None) -> None:
+    """Raise `InputError` unless a price of the line is one."""
+    if line is not None and not 0 <= line < 1e9:
+        raise InputError(f"--line {line:g}: must be a price an hour, 0 or more and finite")
 
 
 __all__: list[Any] = ["answer", "check_line", "prices_of"]

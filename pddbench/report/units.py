@@ -36,7 +36,7 @@ def pick(figures: Sequence[Figure], unit: str) -> tuple[float, str]:
     for scale, name in steps:
         if largest >= scale:
             return scale, name
-    return steps[-1] if largest > _NOTHING else steps[0]
+    return steps[-1] if largest > _NOTHING else (1.0, next(name for scale, name in steps if scale == 1.0))
 
 
 def plain(number: float, signed: bool = False) -> str:

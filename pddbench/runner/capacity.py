@@ -17,22 +17,30 @@ from pddbench.runner import manifest
 from pddbench.runner.order import fresh_salts
 from pddbench.runner.prepare import Prepared, prepare
 from pddbench.workload.experiment import Arm, Experiment
+from pddbench.workload.plan import BEFORE_START
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from pddbench.trace.model import Trace
+
 FILE = "capacity.json"
 _SPARE_SIGMAS = 3.0  # Poisson arrivals: that many deviations of sessions more than expected, so that load never ends
+VOID = "void:"  # begins `stopped` where too many runs broke a trust rule
 _EXPECTED = ("backlog",)  # above the knee a queue grows to the end: that is what the search looks for
 
 
 @dataclass(frozen=True)
 class SearchOptions:
-    """What to search for. `half_width` is a share of the rate, `budget` runs an arm, times in experiment seconds."""
+    """What to search for. `half_width` is a share of the rate, times are in experiment seconds.
+
+    `budget`: runs an arm that count; `voids`: runs an arm that broke a trust rule, each made again at the same rate.
+    """
 
     target: float = 0.9
     half_width: float = 0.05
     budget: int = 16
+    voids: int = 6
     warmup_s: float = 30.0
     run_s: float | None = None
     start_rate: float | None = None
@@ -61,9 +69,13 @@ class Point(msgspec.Struct, kw_only=True):
 
 
 class ArmSearch(msgspec.Struct, kw_only=True):
-    """An arm's runs and what they say; `stopped` is why the search ended, null while it goes on."""
+    """An arm's runs and what they say; `stopped` is why the search ended, null while it goes on.
+
+    `voids_before`: void runs of earlier calls, which the limit of this one does not count.
+    """
 
     points: list[Point] = []
+    voids_before: int = 0
     estimate: Estimate | None = None
     stopped: str | None = None
     cost_per_hour: float | None = None
@@ -75,7 +87,7 @@ class ArmSearch(msgspec.Struct, kw_only=True):
 class State(msgspec.Struct, kw_only=True):
     """`capacity.json`: complete after every run, so that the search can be taken up again.
 
-    `chips` and `line` are the experiment's prices an hour.
+    `prices` (of chips, by name) and `line` are the experiment's, an hour.
     """
 
     schema_version: int = 1
@@ -89,9 +101,9 @@ class State(msgspec.Struct, kw_only=True):
     run_s: float
     slo: dict[str, float]
     currency: str
-    chips: dict[str, float] = {}
-    line: float = 0.0
     seed: int
+    prices: dict[str, float] = {}
+    line: float = 0.0
     arms: dict[str, ArmSearch] = {}
 
 
@@ -103,12 +115,16 @@ def used(found: ArmSearch) -> list[RunPoint]:
 class Runs:
     """Runs of one experiment at given rates."""
 
-    def __init__(self, experiment: Experiment, options: SearchOptions, folder: Path) -> None:
+    def __init__(
+        self, experiment: Experiment, options: SearchOptions, folder: Path, trace: Trace | None = None
+    ) -> None:
+        """`trace`: in the place of the experiment's own."""
         from pddbench.trace.read import read_trace
 
         self._experiment, self._options, self._folder = experiment, options, folder
         self._base = prepare(experiment, "model" if options.simulated else options.wan)
-        self._trace = read_trace(Path(experiment.workload.trace), experiment.workload.format)
+        work = experiment.workload
+        self._trace = trace if trace is not None else read_trace(Path(work.trace), work.format)
         self.run_s = options.run_s or max(120.0, 3 * session_duration_s(self._base))
 
     @property
@@ -134,21 +150,23 @@ class Runs:
 
         length = self._options.warmup_s + self.run_s
         expected = rate * length
-        sessions = max(2, math.ceil(expected + _SPARE_SIGMAS * math.sqrt(expected)))
+        spare = 1 if self._experiment.workload.arrival == "constant" else _SPARE_SIGMAS * math.sqrt(expected)
+        sessions = max(2, math.ceil(expected + spare))
         one = msgspec.convert(msgspec.to_builtins(self._experiment), Experiment)
         one.arm = [arm]
         work = one.workload
         work.arrival = "poisson" if work.arrival == "trace" else work.arrival
         work.session_rate, work.repeats, work.time_scale = rate, 1, 1.0
+        work.warmup_s, work.duration_s, work.ramp_s = self._options.warmup_s, self.run_s, None
         work.seed = self._experiment.workload.seed * 1000 + number
         one.check = {}
         prepared = self._one(one, arm)
         prepared.plan = make_plan(cycled(self._trace, sessions), work)
         if self._options.simulated:
-            return self._simulated(prepared, rate, sessions), None
+            return self._simulated(prepared, rate), None
         folder = self._folder / "runs" / f"{arm.name}-{number}"
         code = self._execute(prepared, folder)
-        return (self._read(folder, rate, sessions, work.seed), None) if code is None else (None, code)
+        return (self._read(folder, rate, prepared), None) if code is None else (None, code)
 
     def _one(self, experiment: Experiment, arm: Arm) -> Prepared:
         """The experiment with one arm, ready to run; the trace is read once."""
@@ -157,14 +175,14 @@ class Runs:
             return prepare(experiment, "model" if self._options.simulated else self._options.wan)
         return replace(self._base, experiment=experiment, arms=setups)
 
-    def _simulated(self, prepared: Prepared, rate: float, sessions: int) -> Point:
+    def _simulated(self, prepared: Prepared, rate: float) -> Point:
         """A run in virtual time, in memory."""
         from pddbench.analyze.metrics import request_metrics
         from pddbench.runner.simulate import simulate_frame
 
         experiment = prepared.experiment
         rows = request_metrics(simulate_frame(experiment, plan=prepared.plan), objectives(experiment))
-        return self._point(rows[rows["phase"] == "measure"], rate, sessions, experiment.workload.seed, [])
+        return self._point(rows[rows["phase"] == "measure"], rate, prepared, [])
 
     def _execute(self, prepared: Prepared, folder: Path) -> int | None:
         from pddbench.live.board import Announced
@@ -184,7 +202,7 @@ class Runs:
         manifest.write(folder, facts)
         return stop.exit_code
 
-    def _read(self, folder: Path, rate: float, sessions: int, seed: int) -> Point:
+    def _read(self, folder: Path, rate: float, prepared: Prepared) -> Point:
         """A finished run folder as a point, with the trust rules it broke."""
         from pddbench.analyze import trust
         from pddbench.analyze.dataset import Dataset
@@ -195,32 +213,31 @@ class Runs:
         if not part.rows["ok"].any():
             raise WorldError(f"{folder}: no request succeeded at {rate:g}/s: see `pddbench report {folder}`")
         invalid = [f.rule for f in trust.findings(data) if f.level == "invalid" and f.rule not in _EXPECTED]
-        return self._point(part.rows, rate, sessions, seed, invalid)
+        return self._point(part.rows, rate, prepared, invalid)
 
-    def _point(self, rows: pd.DataFrame, rate: float, sessions: int, seed: int, invalid: list[str]) -> Point:
+    def _point(self, rows: pd.DataFrame, rate: float, prepared: Prepared, invalid: list[str]) -> Point:
         """Requests due after the warm-up and before arrivals end, in order of time; failures are not good."""
         rows = rows.sort_values("due_s", kind="stable")
-        begin = self._options.warmup_s
-        inside = (rows["due_s"] >= begin) & (rows["due_s"] < begin + self.run_s)
-        never = rows["due_s"].isna()  # never due: their parents did not end; they count as missed
-        point = search.point_of(rate, rows["good"][inside | never].to_numpy(dtype=bool))
+        point = search.point_of(rate, rows["good"].to_numpy(dtype=bool))
         if not sum(point.total):
             raise InputError(f"no request is due in {self.run_s:g} s after the warm-up at {rate:g}/s: longer --run-s")
-        return Point(rate=rate, good=list(point.good), total=list(point.total), sessions=sessions, seed=seed,
-                     invalid=sorted(set(invalid)), **_a_session(rows))  # fmt: skip
+        planned = [request for request in prepared.plan.requests if request.kind not in BEFORE_START]
+        sessions = len({request.session_id for request in planned})
+        return Point(rate=rate, good=list(point.good), total=list(point.total), sessions=sessions,
+                     seed=prepared.experiment.workload.seed, invalid=sorted(set(invalid)),
+                     **_a_session(rows, len(planned) / max(1, sessions)))  # fmt: skip
 
 
-def _a_session(rows: pd.DataFrame) -> dict[str, float]:
+def _a_session(rows: pd.DataFrame, requests: float) -> dict[str, float]:
     """Requests and tokens of a session in the mean; what a failed reply lacks counts as planned: money buys the mix."""
-    count = max(1, rows["session_id"].nunique())
     prompts = rows["prompt_tokens"].fillna(rows["input_tokens_planned"])
     cached = rows["cached_tokens"].fillna(rows["cached_tokens_possible"]).fillna(0)
     outputs = rows["completion_tokens"].fillna(rows["output_tokens_planned"])
     return {
-        "requests_a_session": len(rows) / count,
-        "input_tokens_a_session": float(prompts.sum()) / count,
-        "cached_tokens_a_session": float(cached.sum()) / count,
-        "output_tokens_a_session": float(outputs.sum()) / count,
+        "requests_a_session": requests,
+        "input_tokens_a_session": float(prompts.mean()) * requests,
+        "cached_tokens_a_session": float(cached.mean()) * requests,
+        "output_tokens_a_session": float(outputs.mean()) * requests,
     }
 
 
@@ -262,20 +279,25 @@ def judge(found: ArmSearch, options: SearchOptions) -> None:
     """Estimate anew and say whether the search is over."""
     points = used(found)
     found.estimate = search.estimate(points, options.target) if points else None
-    last = [point.invalid for point in found.points[-3:]]
-    if len(last) == 3 and all(last):
-        found.stopped = f"three runs in a row were invalid ({', '.join(last[-1])})"
-    elif len(found.points) >= options.budget:
-        found.stopped = f"budget of {options.budget} runs used up"
-    elif found.estimate is not None:
+    void = [point for point in found.points if point.invalid]
+    if points and found.estimate is not None:
         found.stopped = search.finished(points, found.estimate, options.half_width, options.budget)
+    if found.stopped is None and len(void) - found.voids_before >= options.voids:
+        found.stopped = f"{VOID} {len(void)} runs broke a trust rule (the last: {', '.join(void[-1].invalid)})"
+
+
+def take_up(found: ArmSearch, options: SearchOptions) -> None:
+    """Go on with an arm's search, perhaps with another budget, half-width or a calmer machine."""
+    found.stopped = None
+    found.voids_before = sum(bool(point.invalid) for point in found.points)
+    judge(found, options)
 
 
 def _progress(arm: str, point: Point, found: ArmSearch) -> str:
     share = 100 * sum(point.good) / max(1, sum(point.total))
     text = f"{arm}: run {len(found.points)} at {point.rate:.4g}/s: {share:.3g}% of {sum(point.total):,} requests good"
     if point.invalid:
-        return f"{text}, not used (invalid: {', '.join(point.invalid)})"
+        return f"{text}; void ({', '.join(point.invalid)}), made again"
     now = found.estimate
     if now is not None and now.rate is not None:
         text += f"; capacity {now.rate:.4g}/s ± {100 * now.half_width:.2g}%"

@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
@@ -16,8 +17,21 @@ from pddbench import exitcodes
 from pddbench.analyze import money
 from pddbench.errors import InputError
 from pddbench.runner import consent
-from pddbench.runner.capacity import FILE, ArmSearch, Runs, SearchOptions, State, judge, objectives, search_arm
+from pddbench.runner.capacity import (
+    FILE,
+    VOID,
+    ArmSearch,
+    Runs,
+    SearchOptions,
+    State,
+    objectives,
+    search_arm,
+    take_up,
+)
 from pddbench.workload.experiment import Arm, Experiment, Role
+
+if TYPE_CHECKING:
+    from pddbench.trace.model import Trace
 
 _MOST_COUNTS = 2_000_000
 
@@ -29,6 +43,8 @@ class CapacityOptions:
     out: Path | None = None
     arms: tuple[str, ...] = ()
     splits: int = 0
+    relays: tuple[int, ...] = ()
+    hits: tuple[float, ...] = ()
     yes: bool = False
     max_cost: float | None = None
     as_json: bool = False
@@ -39,13 +55,28 @@ def conduct(experiment: Experiment, options: SearchOptions, command: CapacityOpt
     _check(experiment, options, command)
     chosen = [arm for arm in experiment.arm if not command.arms or arm.name in command.arms]
     folder = command.out or _default_folder(experiment.name)
+    if command.splits:
+        chosen = [*chosen, *_split_arms(experiment, command.splits)]
+    chosen = [*chosen, *relay_arms(experiment, command.relays)]
+    if command.hits:
+        from pddbench.runner.capacity_hits import over_hits
+
+        return over_hits(experiment, options, command, chosen, folder)
+    state, code = search_all(experiment, options, command, chosen, folder)
+    _answer(state, folder, as_json=command.as_json)
+    return code if code is not None else _exit_code(state)
+
+
+def search_all(
+    experiment: Experiment, options: SearchOptions, command: CapacityOptions, chosen: list[Arm], folder: Path,
+    trace: Trace | None = None,
+) -> tuple[State, int | None]:  # fmt: skip
+    """Search every chosen arm, saved after every run; the state, and the exit code of a signal that came."""
     state = _taken_up(folder, experiment, options)
-    runs = Runs(experiment, options, folder)
+    runs = Runs(experiment, options, folder, trace)
     consent.ask(runs.base, yes=command.yes, max_cost=command.max_cost)
     if state is None:
         state = _new_state(experiment, options, runs)
-    if command.splits:
-        chosen = [*chosen, *_split_arms(experiment, command.splits)]
     code = None
     for arm in chosen:
         found = state.arms.setdefault(arm.name, ArmSearch())
@@ -55,8 +86,20 @@ def conduct(experiment: Experiment, options: SearchOptions, command: CapacityOpt
         if code is not None:
             break
     save(state, folder)
-    _answer(state, folder, as_json=command.as_json)
-    return code if code is not None else _exit_code(state)
+    return state, code
+
+
+def relay_arms(experiment: Experiment, counts: tuple[int, ...]) -> list[Arm]:
+    """Every emulated pdd arm with other counts of relays, all else as it is; their cost differs, and BCR says so."""
+    out = []
+    for arm in experiment.arm:
+        if arm.emulated == "pdd":
+            _, roles = _cost(arm, experiment)
+            for count in counts:
+                chosen = {name: Role(chip=str(role["chip"]), count=int(str(role["count"])) if name != "RLD" else count)
+                          for name, role in roles.items()}  # fmt: skip
+                out.append(msgspec.structs.replace(arm, name=f"{arm.name}-rld{count}"[:40], roles=chosen))
+    return out
 
 
 def _say(quiet: bool) -> Callable[[str], None]:
@@ -68,8 +111,8 @@ def _say(quiet: bool) -> Callable[[str], None]:
 
 
 def _exit_code(state: State) -> int:
-    """98 when an arm ended on invalid runs: nothing may be said of it."""
-    spoilt = [found for found in state.arms.values() if found.stopped and "invalid" in found.stopped]
+    """98 when an arm's search was ended by void runs: what is said of it is not what was asked for."""
+    spoilt = [found for found in state.arms.values() if found.stopped and found.stopped.startswith(VOID)]
     return exitcodes.INVALID if spoilt else exitcodes.GOOD
 
 
@@ -100,8 +143,9 @@ def _check(experiment: Experiment, options: SearchOptions, command: CapacityOpti
     simulated = options.simulated
     if simulated and any(arm.emulated is None for arm in experiment.arm):
         raise InputError("only emulated arms can be simulated: leave the arms with a base_url out")
-    if command.splits and not simulated:
-        raise InputError("--splits needs --simulate: it runs the search for many deployments")
+    for flag, given in (("--splits", command.splits), ("--relays", command.relays), ("--hits", command.hits)):
+        if given and not simulated:
+            raise InputError(f"{flag} needs --simulate: it runs the search for many deployments")
 
 
 def _new_state(experiment: Experiment, options: SearchOptions, runs: Runs) -> State:
@@ -117,9 +161,9 @@ def _new_state(experiment: Experiment, options: SearchOptions, runs: Runs) -> St
         run_s=runs.run_s,
         slo=objectives(experiment),
         currency=experiment.cost.currency,
-        chips=dict(experiment.cost.chips),
-        line=float(experiment.cost.line or 0.0),
         seed=experiment.workload.seed,
+        prices=dict(experiment.cost.chips),
+        line=experiment.cost.line,
     )
 
 
@@ -144,9 +188,7 @@ def _taken_up(folder: Path, experiment: Experiment, options: SearchOptions) -> S
         raise InputError(f"{folder} holds a search of another experiment, target or run length: choose another --out")
     state.budget, state.half_width = options.budget, options.half_width
     for found in state.arms.values():
-        found.stopped = None
-        if found.points:
-            judge(found, options)
+        take_up(found, options)
     return state
 
 
