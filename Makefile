@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 
 venv: $(STAMP)
 
-$(STAMP): pyproject.toml .ci/make-venv
+$(STAMP): pyproject.toml hatch_build.py .ci/make-venv $(wildcard pddbench/replay/native/*.[ch])
 	@bash .ci/make-venv $(VENV)
 	@touch $@
 

@@ -125,12 +125,14 @@ class RunFacts(msgspec.Struct, kw_only=True):
     wan_profile: str | None
     wan_asked: str | None = None
     wan_reason: str = ""
+    wan_events: list[str] = []  # by which the link changed, seconds of each repeat
     wan_measured: dict[str, float] = {}  # rtt_ms, mbit: as asked (experiment time, before kv_scale)
     slo: dict[str, float]
     currency: str
     partial: bool
     emulator_endpoints: dict[str, float] = {}
     calibration: dict[str, Any] | None = None
+    readers: list[str] = []  # who read the answers: native, python, aiohttp; empty where the manifest does not say
     simulated: bool = False
     window: dict[str, float] | None = None  # from_s, until_s: requests due then are measured
     history: str = "recorded"
@@ -202,12 +204,14 @@ def _facts(data: Dataset) -> RunFacts:
         wan_profile=wan.get("profile"),
         wan_asked=wan.get("asked"),
         wan_reason=printable(str(wan.get("reason") or ""), 200),
+        wan_events=[printable(str(event), 80) for event in wan.get("events") or []],
         wan_measured=words.measured(manifest.get("runs") or []),
         slo=data.slo,
         currency=str((manifest.get("cost") or {}).get("currency") or "cost"),
         partial=bool(manifest.get("partial")),
         emulator_endpoints=_emulator_endpoints(data),
         calibration=manifest.get("calibration"),
+        readers=sorted({str(run["reader"]) for run in manifest.get("runs") or [] if run.get("reader")}),
         simulated=bool(manifest.get("simulated")),
         window=data.window,
         history=str(manifest.get("history") or "recorded"),

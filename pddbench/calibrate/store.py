@@ -12,11 +12,13 @@ import msgspec
 from pddbench import __version__
 from pddbench.calibrate.measure import Level
 from pddbench.errors import InputError
+from pddbench.replay.exchange import Reader
+from pddbench.replay.native.library import chosen
 
 
 class Calibration(msgspec.Struct, kw_only=True):
-    """What was measured, where and when, with how many workers. `error_ms` is the error that had to hold at P99, TTFT
-    and drift alike."""  # fmt: skip
+    """What was measured, where and when, with how many workers and which reader of plain HTTP. `error_ms` is the
+    error that had to hold at P99, TTFT and drift alike."""  # fmt: skip
 
     pddbench: str
     created_utc: str
@@ -26,6 +28,7 @@ class Calibration(msgspec.Struct, kw_only=True):
     error_ms: float
     levels: list[Level]
     workers: int = 1
+    reader: Reader = "python"
 
     @property
     def best(self) -> Level | None:
@@ -54,7 +57,7 @@ def new(levels: list[Level], error_ms: float, created_utc: str, workers: int = 1
     """A calibration of this host."""
     return Calibration(
         pddbench=__version__, created_utc=created_utc, host=platform.node(), kernel=platform.release(),
-        cpus=len(os.sched_getaffinity(0)), error_ms=error_ms, levels=levels, workers=workers,
+        cpus=len(os.sched_getaffinity(0)), error_ms=error_ms, levels=levels, workers=workers, reader=chosen(),
     )  # fmt: skip
 
 
@@ -72,13 +75,13 @@ def save(calibration: Calibration) -> Path:
 
 
 def load(workers: int = 1) -> Calibration | None:
-    """The calibration of this host and kernel; None when there is none that can be read, or it is another's."""
+    """The calibration of this host, kernel and reader; None when there is none that can be read, or it is another's."""
     try:
         found = msgspec.json.decode(cache_file(workers).read_bytes(), type=Calibration)
     except (OSError, msgspec.MsgspecError, RuntimeError):
         return None
-    here = (platform.node(), platform.release(), len(os.sched_getaffinity(0)))
-    return found if (found.host, found.kernel, found.cpus, found.workers) == (*here, workers) else None
+    here = (platform.node(), platform.release(), len(os.sched_getaffinity(0)), workers, chosen())
+    return found if (found.host, found.kernel, found.cpus, found.workers, found.reader) == here else None
 
 
 def quoted(workers: int = 1) -> dict[str, Any] | None:

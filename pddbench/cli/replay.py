@@ -137,10 +137,12 @@ def _sessions_a_second(work: ex.Workload, requests: str) -> float:
         raise InputError(f"--request-rate {requests}: must be above 0")
     if math.isinf(rate):
         return 1e5
-    from pddbench.trace.read import read_trace
+    from pddbench.trace.read import read_as_columns
 
-    rows = read_trace(Path(work.trace), work.format).rows[: work.limit_requests]
-    return rate * len({row.session_id for row in rows}) / max(1, len(rows))
+    trace = read_as_columns(Path(work.trace), work.format)
+    if work.limit_requests is not None and work.limit_requests < len(trace):
+        trace.keep_first(work.limit_requests)
+    return rate * trace.sessions / max(1, len(trace))
 
 
 def with_scheme(url: str) -> str:

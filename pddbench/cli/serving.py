@@ -29,16 +29,19 @@ _POLL_S = 1.0
 _LINK = ("one_way_ms", "rate_mbit", "flow_rate_mbit")
 
 
-def keep_up(deployment: Served, stop: Waiter) -> int:
-    """Until a signal: look after it, say what is wrong with its link; returns the signal's exit code."""
-    told = 0
+def keep_up(deployment: Served, stop: Waiter, told: int = 0) -> int:
+    """Until a signal: look after it, say what is wrong with its link beyond what was `told`; returns the exit code."""
     while not stop.wait(_POLL_S):
         deployment.check()
-        problems = list(deployment.link_problems)
-        for problem in problems[told:]:
-            click.echo(f"pddbench: the WAN link is not as asked: {problem}", err=True)
-        told = len(problems)
+        told += tell_problems(list(deployment.link_problems)[told:])
     return stop.exit_code
+
+
+def tell_problems(problems: list[str]) -> int:
+    """Say in what the link is not as asked; how many were said."""
+    for problem in problems:
+        click.echo(f"pddbench: the WAN link is not as asked: {problem}", err=True)
+    return len(problems)
 
 
 def link_of(given: dict[str, Any]) -> Wan:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pddbench.cli.serving import keep_up, link_of, say_json
+from pddbench.cli.serving import keep_up, link_of, say_json, tell_problems
 from pddbench.cli.up_engine import engine_options, serve_engine, serves_engine
 
 if TYPE_CHECKING:
@@ -50,11 +50,12 @@ def up(arm: str, port: int, host: str, backend: str, as_json: bool, **options: A
     spec = with_port(emulator_spec(experiment.arm[0], experiment, choice.backend), host, port)
     stop = Waiter()
     with launch(spec) as deployment:
+        told = tell_problems(deployment.link_problems)  # those from before the start come before "Ctrl-C ends it"
         if as_json:
             say_json(arm, deployment.base_url, spec.served_model, spec)
         else:
             _announce(deployment, choice)
-        return keep_up(deployment, stop)
+        return keep_up(deployment, stop, told)
 
 
 def _experiment(arm: str, options: dict[str, Any]) -> Experiment:

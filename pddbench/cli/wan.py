@@ -87,11 +87,13 @@ def execute(
 
     from pddbench.wan.execute import run_on_both_sides, split_commands
     from pddbench.wan.openlink import open_shapes
-    from pddbench.wan.schedule import Scheduled, checked, parse_event
+    from pddbench.wan.schedule import Scheduled, check_rates
+    from pddbench.wan.steps import parse_events
 
     server, client = split_commands(command[1:] if command[:1] == ("--",) else command)
     link, shapes = _link(profile, given)
-    steps = checked([step for text in given["events"] for step in parse_event(text, shapes)])
+    steps = parse_events(given["events"])
+    check_rates(steps, *shapes)
     signal.signal(signal.SIGTERM, _interrupt)  # until the commands run: as Ctrl-C, with everything taken down
     taken = _packets(backend)
     with _out(facts) as out, open_shapes(*shapes, taken) as opened:

@@ -17,11 +17,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pddbench.wan.nic import Applied, Shaped
+    from pddbench.wan.reach import Carried, Trips
     from pddbench.wan.shape import Shape
 
 _CUSTOM = "custom"
 _BEAT_S = 2.0
 _END_S = 5.0
+_MOST_TIMED = 4  # destinations; one that does not answer is waited for
 
 
 def shape_from(profile: str, given: dict[str, Any]) -> tuple[str, Shape]:
@@ -48,7 +50,7 @@ def shape_from(profile: str, given: dict[str, Any]) -> tuple[str, Shape]:
 def run_apply(profile: str, dev: str, to: tuple[str, ...], command: tuple[str, ...], given: dict[str, Any]) -> int:
     """Shape, run the command or wait, and take it away again; the exit code."""
     from pddbench.runner.signals import catching
-    from pddbench.wan import nic
+    from pddbench.wan import nic, reach
     from pddbench.wan.destination import parse
 
     name, shape = shape_from(profile, given)
@@ -60,18 +62,52 @@ def run_apply(profile: str, dev: str, to: tuple[str, ...], command: tuple[str, .
         for argv in nic.commands(applied):
             click.echo(" ".join(argv))
         return exitcodes.GOOD
-    with catching() as stop, nic.Shaped(applied) as shaped:
-        click.echo(f"{words(applied)}; {'until the command ends' if command else 'Ctrl-C ends it'}", err=True)
-        if command:
-            return _while_running(command, shaped, stop)
-        until = None if given["for_s"] is None else time.monotonic() + given["for_s"]
-        while stop.exit_code is None and (until is None or time.monotonic() < until):
-            shaped.beat()
-            time.sleep(min(_BEAT_S, max(0.0, (until or 1e9) - time.monotonic())))
-        return stop.exit_code or exitcodes.GOOD
+    with catching() as stop:
+        before = [reach.trips(to) for to in applied.to[:_MOST_TIMED]]
+        if stop.exit_code is not None:
+            return stop.exit_code
+        with nic.Shaped(applied) as shaped:
+            for line in _measured(applied, before):
+                click.echo(line, err=True)
+            click.echo(f"{words(applied)}; {'until the command ends' if command else 'Ctrl-C ends it'}", err=True)
+            carried = reach.Carried()
+            code = _while_running(command, shaped, stop, carried) if command else _wait(given, shaped, stop, carried)
+            found = nic.counters(applied)
+            carried.count(found["bytes"])
+            click.echo(carried.words(shape, found["packets"], found["drops"]), err=True)
+            return code
 
 
-def _while_running(command: tuple[str, ...], shaped: Shaped, stop: Any) -> int:
+def _measured(applied: Applied, before: list[Trips]) -> list[str]:
+    """What a round trip to each destination takes longer now; for a loss or a rate nothing there could answer."""
+    from pddbench.wan import reach
+
+    shape, both = applied.shape, applied.ifb is not None
+    lines = []
+    for to, trips in zip(applied.to, before, strict=False):
+        now = reach.trips(to, slower_ms=4 * (shape.delay_ms + 3 * shape.jitter_ms)) if not trips.why_not else trips
+        lines.append(reach.compared(to, trips, now, shape, both))
+    return lines
+
+
+def _wait(given: dict[str, Any], shaped: Shaped, stop: Any, carried: Carried) -> int:
+    """Until a signal, or for as long as was asked."""
+    until = None if given["for_s"] is None else time.monotonic() + given["for_s"]
+    while stop.exit_code is None and (until is None or time.monotonic() < until):
+        _beat(shaped, carried)
+        time.sleep(min(_BEAT_S, max(0.0, (until or 1e9) - time.monotonic())))
+    return stop.exit_code or exitcodes.GOOD
+
+
+def _beat(shaped: Shaped, carried: Carried) -> None:
+    """A sign of life to the keeper, and a count."""
+    from pddbench.wan import nic
+
+    shaped.beat()
+    carried.count(nic.counters(shaped.applied)["bytes"])
+
+
+def _while_running(command: tuple[str, ...], shaped: Shaped, stop: Any, carried: Carried) -> int:
     """The command's exit code (128 + its signal); our own signals end it."""
     try:
         popen = subprocess.Popen(command)
@@ -79,7 +115,7 @@ def _while_running(command: tuple[str, ...], shaped: Shaped, stop: Any) -> int:
         raise InputError(f"cannot run {command[0]!r}: {error.strerror}") from None
     try:
         while True:
-            shaped.beat()
+            _beat(shaped, carried)
             try:
                 code = popen.wait(_BEAT_S)
             except subprocess.TimeoutExpired:

@@ -13,11 +13,12 @@ from typing import Any
 
 import msgspec
 
-from pddbench.deploy.emulator.spec import Chip, EmulatorSpec, Model, RoleChange, RoleSpec
+from pddbench.deploy.emulator.spec import CROSSES, Chip, EmulatorSpec, Model, RoleChange, RoleSpec
 from pddbench.deploy.hardware import HARDWARE, roofline
 from pddbench.errors import InputError, suggest
 from pddbench.wan.backends import PACKET_BACKENDS
 from pddbench.wan.link import resolve_link, wire_link
+from pddbench.wan.steps import parse_events
 from pddbench.workload.experiment import Arm, EmulatorOptions, Experiment, Mechanisms, Role
 
 # Extend-decode. What rides in the decode step, by roofline: 2 x 37e9 active parameters (R1) / (8 x 148 TFLOPS (H20),
@@ -130,6 +131,7 @@ def emulator_spec(arm: Arm, experiment: Experiment, wan_backend: str = "model") 
         first_token_from_p=_first_token_from_p(arm, options.first_token_from_p),
         wan_backend=wan_backend,
         served_model=arm.model or "emulated",
+        link_steps=parse_events(experiment.wan.events) if arm.emulated in CROSSES else (),
         **chosen,
     )
 

@@ -8,7 +8,6 @@ import platform
 import resource
 import shutil
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -17,13 +16,15 @@ from typing import Literal
 
 import msgspec
 
+from pddbench.errors import PddbenchError
+from pddbench.replay.native import library
+
 Status = Literal["ok", "warn", "missing"]
 
 _LEAST_FILES = 4096
 _LEAST_CORES = 2
 _LATE_S = 0.002  # a timer later than this at P99 makes the send lag worth a look
 _NAPS = 100
-_CAP_NET_ADMIN = 12
 
 
 class Probe(msgspec.Struct, kw_only=True):
@@ -138,6 +139,21 @@ def loop() -> Probe:
     )
 
 
+def reader() -> Probe:
+    """Whether answers are read by the thread in C, and why not."""
+    missing = library.why_missing()
+    asked = os.environ.get(library.VARIABLE, "")
+    if missing is not None:
+        return Probe(name="native reader", status="warn", found=f"not there: {missing}",
+                     means="answers are read in Python: twice the CPU an event, and its delays are in our own stamps",
+                     advice=library.INSTALL)  # fmt: skip
+    if asked == "python":
+        return Probe(name="native reader", status="warn", found=f"there, not used: {library.VARIABLE}=python is set",
+                     means="answers are read in Python", advice=f"unset {library.VARIABLE}")  # fmt: skip
+    return Probe(name="native reader", status="ok", found="there",
+                 means="answers over plain HTTP are read and stamped by a thread in C")  # fmt: skip
+
+
 def loopback() -> Probe:
     """Whether a port can be bound on this machine's loopback: emulated arms live there."""
     try:
@@ -166,94 +182,51 @@ def engine() -> Probe:
 
 
 def netem() -> Probe:
-    """Whether the kernel's network emulator could be used: tc, the module, the right to change queues."""
-    lacking = []
-    if shutil.which("tc") is None:
-        lacking.append("the command tc (apt-get install iproute2)")
-    if not _module("sch_netem"):
-        lacking.append("the kernel module sch_netem (modprobe sch_netem, or a kernel that has it)")
-    if not _net_admin():
-        lacking.append("CAP_NET_ADMIN (root)")
-    return Probe(
-        name="netem",
-        status="missing" if lacking else "ok",
-        found="not usable" if lacking else "tc, sch_netem and CAP_NET_ADMIN are there",
-        means=_wan("netem", not lacking),
-        advice="needs " + ", ".join(lacking) if lacking else None,
-    )
+    """Whether the kernel's network emulator works: a link is made by it, in namespaces of our own, and timed."""
+    return _packets("netem", "netem", "a kernel with sch_netem, and iproute2 (ip, tc)")
 
 
 def tun() -> Probe:
-    """Whether TUN devices could be made: packets through user space where there is no netem."""
-    device = Path("/dev/net/tun")
-    lacking = [] if device.exists() else ["/dev/net/tun (modprobe tun; in a container --device /dev/net/tun)"]
-    if device.exists() and not os.access(device, os.R_OK | os.W_OK):
-        lacking.append("the right to open /dev/net/tun")
-    if not _net_admin():
-        lacking.append("CAP_NET_ADMIN (root)")
+    """Whether packets through user space work, where there is no netem: tried in the same way."""
+    return _packets("TUN", "tun", "/dev/net/tun that you may open (modprobe tun; in a container --device /dev/net/tun)")
+
+
+def _packets(name: str, backend: str, needs: str) -> Probe:
+    """A trial, by `wan.probe`; when it fails, the kernel's own reason."""
+    from pddbench.wan.probe import probe
+
+    tried = probe(backend)
     return Probe(
-        name="TUN",
-        status="missing" if lacking else "ok",
-        found="not usable" if lacking else "/dev/net/tun and CAP_NET_ADMIN are there",
-        means=_wan("tun", not lacking),
-        advice="needs " + ", ".join(lacking) if lacking else None,
+        name=name,
+        status="ok" if tried.works else "missing",
+        found=tried.reason,
+        means=_wan(backend, tried.works),
+        advice=None if tried.works else f"needs {needs}",
     )
 
 
 def _wan(name: str, there: bool) -> str:
-    """What a backend of the WAN is worth here; the doctor looks, it does not try."""
-    if not there:
-        return f"{name} cannot work here; --wan model does"
-    return f"--wan {name} may work; `pddbench wan probe` proves it, and so does each run before it is used"
-
-
-def _module(name: str) -> bool:
-    """Whether a kernel module is loaded, built in, or could be loaded."""
-    if Path("/sys/module", name).exists():
-        return True
-    folder = Path("/lib/modules", platform.release())
-    for listing in ("modules.builtin", "modules.dep"):
-        try:
-            if f"/{name}.ko" in (folder / listing).read_text(encoding="utf-8"):
-                return True
-        except OSError:
-            continue
-    return False
-
-
-def _net_admin() -> bool:
-    """Whether this process may change network devices."""
-    try:
-        status = Path("/proc/self/status").read_text(encoding="ascii")
-    except OSError:
-        return False
-    effective = next((line.split()[1] for line in status.splitlines() if line.startswith("CapEff:")), "0")
-    return bool(int(effective, 16) >> _CAP_NET_ADMIN & 1)
+    """What a backend of the WAN is worth here."""
+    return f"--wan {name} works" if there else f"{name} cannot work here; --wan model does"
 
 
 def namespaces() -> Probe:
-    """Whether a network namespace can be made: each cluster in one of its own."""
-    works = _unshare()
+    """Whether network namespaces can be made, as root or in a user namespace: each cluster in one of its own."""
+    from pddbench.wan.device import ADDRESSES
+    from pddbench.wan.namespaces import Namespaces
+
+    try:
+        with Namespaces(*ADDRESSES) as made:
+            found, works = f"two network namespaces could be made ({made.facts['privilege']})", True
+    except PddbenchError as error:
+        found, works = str(error), False
     return Probe(
         name="namespaces",
         status="ok" if works else "missing",
-        found="a network namespace could be made" if works else "network namespaces cannot be made",
+        found=found,
         means="needed by netem and TUN between emulated clusters only",
-        advice=None if works else "run as root, or allow user namespaces (sysctl kernel.unprivileged_userns_clone=1)",
+        advice=None if works else "run as root, or allow user namespaces (see `pddbench wan probe`)",
     )
-
-
-def _unshare() -> bool:
-    """A namespace that ends with the command that it was made for."""
-    command = shutil.which("unshare")
-    if command is None:
-        return False
-    rights = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
-    try:
-        done = subprocess.run([command, *rights, "--net", "true"], capture_output=True, timeout=5)
-    except (OSError, subprocess.TimeoutExpired):
-        return False
-    return done.returncode == 0
 
 
 def results() -> Probe:
@@ -271,7 +244,7 @@ def results() -> Probe:
 
 
 PROBES: tuple[Callable[[], Probe], ...] = (
-    python, kernel, cores, clock, timers, files, loop, loopback, engine, netem, tun, namespaces, results,
+    python, kernel, cores, clock, timers, files, loop, reader, loopback, engine, netem, tun, namespaces, results,
 )  # fmt: skip
 
 

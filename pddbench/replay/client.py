@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import aiohttp
 from aiohttp import payload
 
-from pddbench.replay.exchange import Exchange, Target
+from pddbench.replay.exchange import Exchange, Reader, Target
 from pddbench.replay.headers import hider, request_headers, request_id_value, secrets_of
 from pddbench.replay.stall import StallTimer
 from pddbench.text import printable, redact_url
@@ -52,6 +52,12 @@ class HttpClient:
             trace_configs=[_connection_stamps()],
             auto_decompress=False,
         )
+
+    reader: Reader = "aiohttp"
+
+    def gather(self, parts: int) -> bytes:
+        """Nothing: all reads are in their exchanges."""
+        return b""
 
     async def close(self) -> None:
         """Close all connections."""

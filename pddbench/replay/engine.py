@@ -22,7 +22,7 @@ from pddbench.replay import frames
 from pddbench.replay.bodies import AHEAD_NS, STEP_NS, BodyStore
 from pddbench.replay.brake import Brake
 from pddbench.replay.counts import Counts
-from pddbench.replay.exchange import Exchange, Target, Transport
+from pddbench.replay.exchange import Exchange, Reader, Target, Transport
 from pddbench.replay.health import HealthMonitor
 from pddbench.replay.pace import Deadline, Pacer
 from pddbench.replay.schedule import Schedule, Times, phases
@@ -66,6 +66,7 @@ class ReplayJob:
     needs_ids: bool = False
     part: Sequence[int] | None = None
     start: Callable[[], Awaitable[int | None]] | None = None
+    on_zero: Callable[[int], None] | None = None  # told t0 (ns on CLOCK_MONOTONIC) as soon as it is chosen
 
 
 @dataclass
@@ -77,6 +78,7 @@ class ReplayEnd:
     counts: Counts = field(default_factory=Counts)
     late_bodies: int = 0
     exact_timer: bool = True
+    reader: Reader = "python"
 
 
 async def replay(job: ReplayJob) -> ReplayEnd:
@@ -162,7 +164,7 @@ class _Engine:
         status: Literal["complete", "interrupted"] = "interrupted" if self._interrupted else "complete"
         self._write(frames.Closed(status))
         self._show()
-        return ReplayEnd(status, t0_ns, self._counts, self._bodies.late, exact_timer)
+        return ReplayEnd(status, t0_ns, self._counts, self._bodies.late, exact_timer, self._transport.reader)
 
     async def _phase(self, indices: Sequence[int], measured: bool = False) -> int | None:
         """Send these requests and wait for the last to end; returns the phase's zero (None: it never began)."""
@@ -178,6 +180,8 @@ class _Engine:
         schedule.t0_ns = t0_ns
         if measured:
             self._write(frames.Zero(t0_ns, self._pacer.exact))
+            if self._job.on_zero is not None:
+                self._job.on_zero(t0_ns)
             self._arm_window(t0_ns)
             self._health = HealthMonitor(
                 self._pacer, lambda: len(self._flying), self._transport.newest_read, self._write
@@ -379,19 +383,32 @@ class _Engine:
 
     def _flush(self, exchange: Exchange) -> None:
         if self._job.on_parent_failure == "abandon":
-            self._kept.setdefault(exchange.index, []).extend(exchange.reads)
+            if exchange.source is not None:
+                exchange.source.collect()
+            self._kept.setdefault(exchange.index, []).extend(exchange.all_reads())
         try:
             self._spool.flush_exchange(exchange)
         except WorldError as error:
             self._fail(error)
 
+    def _gather(self) -> None:
+        """Reads that the transport's own reader holds go to the spool as they are, unless they are parsed here."""
+        if self._job.on_parent_failure != "abandon" and (gathered := self._transport.gather(FLUSH_PARTS)):
+            try:
+                self._spool.append(gathered)
+            except WorldError as error:
+                self._fail(error)
+
     def _flush_some(self) -> None:
         """Reads of a part of the streams go to the spool; the parts take turns so that no flush is long."""
+        parsed = self._job.on_parent_failure == "abandon"
         for _ in range(-(-len(self._to_flush) // FLUSH_PARTS)):
             exchange = self._to_flush.popleft()
             if exchange.ending is None:
-                self._flush(exchange)
+                if exchange.changed or exchange.reads or exchange.packed or (exchange.source is not None and parsed):
+                    self._flush(exchange)
                 self._to_flush.append(exchange)
+        self._gather()
         self._ticks += 1
         if self._ticks % PUSH_TICKS == 0:
             self._spool.push()

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
-from typing import Protocol
+from typing import Any, Literal, Protocol
 from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
 
 from pddbench.errors import InputError
 from pddbench.replay.stream import Ending, RawRead
+
+Reader = Literal["native", "python", "aiohttp"]
+"""Who reads a run's answers: the thread in C, the event loop from raw sockets, or aiohttp (TLS, proxies)."""
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,18 +33,32 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     trust_env: bool = False
 
 
+Packed = tuple[int, bytes]
+"""A number of reads, and they as the spool has them: msgpack, one after the other."""
+
+
+class Source(Protocol):
+    """Who still holds what comes for an exchange."""
+
+    def collect(self) -> None:
+        """Put what has come so far into `Exchange.packed`, but for an error's body, which may hold a secret."""
+
+    def last_byte_ns(self) -> int:
+        """When the last byte came; -1 before the first."""
+
+
 class Exchange:
     """What happened to one request: raw reads and stamps (CLOCK_MONOTONIC ns), nothing interpreted.
 
     `handed_ns` is when the engine gave it to the transport; `sent_ns` when a connection was ready and the bytes
     began to leave; `headers_ns` when the head of the response was there. `headers_kernel` and the third element of
     a read are the kernel's own receive stamps as it gave them (`kernel.KernelClock` reads them). `changed` tells the
-    spool to note them.
+    spool to note them. A reader of its own leaves reads in `packed`, before those in `reads`; `source` holds more.
     """
 
     __slots__ = (
         "changed", "content_type", "end_ns", "ending", "error", "handed_ns", "headers_kernel", "headers_ns", "index",
-        "last_byte_ns", "location", "reads", "reused", "sent_ns", "status",
+        "last_byte_ns", "location", "packed", "reads", "reused", "sent_ns", "source", "status",
     )  # fmt: skip
 
     def __init__(self, index: int, handed_ns: int) -> None:
@@ -55,21 +72,48 @@ class Exchange:
         self.content_type = ""
         self.location = ""
         self.reads: list[RawRead] = []
+        self.packed: list[Packed] = []
+        self.source: Source | None = None
         self.last_byte_ns = handed_ns
         self.end_ns: int | None = None
         self.ending: Ending | None = None
         self.error: str | None = None
         self.changed = False
 
+    def all_reads(self) -> list[RawRead]:
+        """The reads that are here, in order; they stay here."""
+        return [read for packed in self.packed for read in unpacked(packed)] + self.reads
+
+
+def unpacked(packed: Packed) -> list[Any]:
+    """Reads from their packed form."""
+    n, entries = packed
+    found: list[Any] = _DECODER.decode(b"\xdd" + n.to_bytes(4, "big") + entries)
+    return found
+
+
+_DECODER = msgspec.msgpack.Decoder(list[tuple[Any, ...]])
+
 
 class Transport(Protocol):
-    """Sends bodies and keeps what comes back. It never retries, follows nothing, and interprets nothing."""
+    """Sends bodies and keeps what comes back. It never retries, follows nothing, and interprets nothing.
+
+    `reader` says who reads the answers: "native", "python" or "aiohttp".
+    """
+
+    @property
+    def reader(self) -> Reader:
+        """Who reads the answers."""
 
     async def perform(self, exchange: Exchange, body: bytes, request_id: str) -> None:
         """Send `body` and fill `exchange` until its `ending` is set. Cancelled: the ending is `cancelled`."""
 
     def newest_read(self) -> tuple[int, bytes] | None:
         """Our stamp of the newest read and the kernel's as it gave it; None where there is none."""
+
+    def gather(self, parts: int) -> bytes:
+        """Frames for the spool: reads that a reader of its own holds, of one in `parts` of the exchanges; they take
+        turns. Nothing where there is no such reader: then all reads are in the exchanges."""  # fmt: skip
 
     async def close(self) -> None:
         """Close all connections."""

@@ -128,6 +128,12 @@ def pack(frame: Frame) -> bytes:
     return HEAD.pack(len(payload), _KIND_OF[type(frame)], getattr(frame, "index", NO_INDEX)) + payload
 
 
+def pack_reads(index: int, n: int, entries: bytes) -> bytes:
+    """A frame of `n` reads that are packed already."""
+    start = b"\x92\xce" + index.to_bytes(4, "big") + b"\xdd" + n.to_bytes(4, "big")
+    return HEAD.pack(len(start) + len(entries), _KIND_OF[Reads], index) + start + entries
+
+
 def kind_of(frame: type[msgspec.Struct]) -> int:
     """The number a kind of frame has in a spool."""
     return _KIND_OF[frame]

@@ -191,18 +191,18 @@ class Chunked:
 class Counted:
     """`Content-Length`."""
 
-    __slots__ = ("_left", "done", "surplus")
+    __slots__ = ("done", "left", "surplus")
 
     def __init__(self, n_bytes: int) -> None:
-        self._left = n_bytes
+        self.left = n_bytes
         self.done = n_bytes == 0
         self.surplus = False
 
     def feed(self, data: bytes) -> bytes:
         """See `Body.feed`."""
-        piece = data[: self._left]
-        self._left -= len(piece)
-        self.done = not self._left
+        piece = data[: self.left]
+        self.left -= len(piece)
+        self.done = not self.left
         self.surplus = len(piece) < len(data)
         return piece
 

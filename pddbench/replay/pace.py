@@ -43,6 +43,7 @@ class Pacer:
         self._heap: list[tuple[int, int, Deadline]] = []
         self._order = itertools.count()
         self._armed_ns: int | None = None
+        self._firing = False
         self._handle: asyncio.TimerHandle | None = None
         self._timer = _Timer.create()
         if self._timer is not None:
@@ -57,7 +58,7 @@ class Pacer:
         """Call `callback()` at `t_ns`; at once, but from the loop, when that is past."""
         deadline = Deadline(t_ns, callback)
         heapq.heappush(self._heap, (t_ns, next(self._order), deadline))
-        if self._armed_ns is None or t_ns < self._armed_ns:
+        if not self._firing and (self._armed_ns is None or t_ns < self._armed_ns):
             self._arm(t_ns)
         return deadline
 
@@ -102,13 +103,14 @@ class Pacer:
         if self._timer is not None:
             self._timer.acknowledge()
         heap = self._heap
-        self._armed_ns = None
+        self._armed_ns, self._firing = None, True  # armed once, when all that is due has been called
         try:
             while heap and heap[0][0] <= time.monotonic_ns():
                 callback = heapq.heappop(heap)[2].callback
                 if callback is not None:
                     callback()
         finally:
+            self._firing = False
             self._rearm()
 
     def _rearm(self) -> None:
@@ -116,7 +118,7 @@ class Pacer:
         heap = self._heap
         while heap and heap[0][2].callback is None:
             heapq.heappop(heap)
-        if heap and (self._armed_ns is None or heap[0][0] < self._armed_ns):
+        if heap:
             self._arm(heap[0][0])
 
 

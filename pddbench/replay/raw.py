@@ -1,8 +1,8 @@
-"""The streaming transport for plain HTTP: raw sockets, one epoll, and the kernel's receive stamp on every read.
+"""The streaming transport for plain HTTP: raw sockets, and the kernel's receive stamp on every read.
 
-All connections share one epoll descriptor, which is itself watched by the event loop: a wake-up takes what is ready in
-one go, so that a read costs a system call and a few look-ups, with no callback, task or future of its own. Policy as in
-`client`: nothing is queued, retried, followed or decompressed, and idle connections are dropped after `keep_alive_s`.
+All connections are read by one `SocketReader`: a thread in C (`replay.native`), or where that was not compiled the
+event loop, by an epoll descriptor of its own; no read has a callback, task or future. Policy as in `client`: nothing is
+queued, retried, followed or decompressed, and idle connections are dropped after `keep_alive_s`.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ import math
 import os
 import socket
 import time
+from collections.abc import Callable
 from urllib.parse import quote, urlsplit
 
-from pddbench.replay.exchange import Exchange, Target
+from pddbench.replay.exchange import Exchange, Reader, Target
 from pddbench.replay.headers import hider, request_headers, request_id_value, secrets_of
 from pddbench.replay.http1 import HttpError
-from pddbench.replay.raw_connection import Closed, Connection, Poller
+from pddbench.replay.raw_connection import Closed, Connection, SocketReader
 from pddbench.replay.stall import StallTimer
 from pddbench.text import printable
 
@@ -30,7 +31,7 @@ Address = tuple[socket.AddressFamily, tuple[object, ...]]
 class RawClient:
     """Posts bodies to one `http://` target and keeps every read with its stamps; a `Transport`."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: Target, make_reader: Callable[[asyncio.AbstractEventLoop], SocketReader]) -> None:
         self._target = target
         self._loop = asyncio.get_running_loop()
         parts = urlsplit(target.url)
@@ -40,19 +41,28 @@ class RawClient:
         self._secrets = secrets_of(target, headers)
         self._hide = hider(self._secrets)
         self._head = _head(target.url, headers)
-        self._poller = Poller(self._loop)
+        self._reader = make_reader(self._loop)
         self._idle: list[Connection] = []
         self._addresses: list[Address] = []
         self._resolved_s = 0.0
 
     async def close(self) -> None:
         """Close all connections."""
-        self._poller.close()
+        self._reader.close()
         self._idle.clear()
+
+    @property
+    def reader(self) -> Reader:
+        """See `Transport.reader`."""
+        return self._reader.name
 
     def newest_read(self) -> tuple[int, bytes] | None:
         """See `Transport.newest_read`."""
-        return self._poller.newest
+        return self._reader.newest_read()
+
+    def gather(self, parts: int) -> bytes:
+        """See `Transport.gather`."""
+        return self._reader.gather(parts)
 
     async def perform(self, exchange: Exchange, body: bytes, request_id: str) -> None:
         """See `Transport.perform`."""
@@ -105,7 +115,7 @@ class RawClient:
         limit_ns = time.monotonic_ns() - round(self._target.keep_alive_s * 1e9)
         while self._idle:
             connection = self._idle.pop()
-            if connection.open and connection.idle_since_ns > limit_ns:
+            if connection.idle_since_ns > limit_ns and connection.is_good():
                 return connection
             connection.close()
         return None
@@ -120,7 +130,7 @@ class RawClient:
 
     def _fresh(self, connection: Connection) -> bool:
         age_ns = time.monotonic_ns() - connection.idle_since_ns
-        return connection.open and age_ns < self._target.keep_alive_s * 1e9
+        return connection.is_good() and age_ns < self._target.keep_alive_s * 1e9
 
     async def _connect(self) -> Connection:
         """A new connection to the first address that takes one."""
@@ -132,15 +142,13 @@ class RawClient:
                 raise _NotConnected(error) from None
             try:
                 sock.setblocking(False)
-                await self._loop.sock_connect(sock, address)
+                return await self._reader.connect(sock, address, self._hide, self._secrets)
             except OSError as error:
                 sock.close()
                 failed = error
             except BaseException:
                 sock.close()
                 raise
-            else:
-                return Connection(sock, self._poller, self._hide, self._secrets)
         raise _NotConnected(failed)
 
     async def _resolve(self) -> list[Address]:

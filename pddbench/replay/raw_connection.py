@@ -1,4 +1,4 @@
-"""Connections of the raw transport and the poller that reads them: the hot path of the whole instrument."""
+"""Connections of the raw transport, and the reader in Python: what is used where there is no native one."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ import select
 import socket
 import time
 from collections.abc import Callable
+from typing import Protocol
 
-from pddbench.replay.exchange import Exchange
+from pddbench.replay.exchange import Exchange, Reader
 from pddbench.replay.http1 import Body, Head, HttpError, body_of, parse_head, split_head
 from pddbench.replay.kernel import ANCILLARY_BYTES, ask_for_stamps
+from pddbench.replay.stream import RawRead
 
 READ_BYTES = 64 << 10
 BATCH = 64  # reads a wake-up before timers and sends get their turn
@@ -22,23 +24,63 @@ class Closed(Exception):
     """The server closed the connection too early: a few words."""
 
 
+class SocketReader(Protocol):
+    """Reads all connections of a transport."""
+
+    @property
+    def name(self) -> Reader:
+        """Who it is."""
+
+    async def connect(
+        self, sock: socket.socket, address: tuple[object, ...], hide: Callable[[str], str], secrets: list[str]
+    ) -> Connection:
+        """Connect a socket, which does not block; it is read from now on. Raises `OSError`."""
+
+    def newest_read(self) -> tuple[int, bytes] | None:
+        """See `Transport.newest_read`."""
+
+    def gather(self, parts: int) -> bytes:
+        """See `Transport.gather`."""
+
+    def close(self) -> None:
+        """Close every connection, and end."""
+
+
 class Poller:
-    """Reads whatever is ready on any connection. One descriptor in the event loop, whatever their number."""
+    """Reads whatever is ready on any connection. One descriptor in the event loop, whatever their number.
+
+    A `SocketReader`.
+    """
+
+    name: Reader = "python"
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._epoll = select.epoll()
-        self._connections: dict[int, Connection] = {}
+        self._connections: dict[int, PolledConnection] = {}
         self.sizes: dict[bytes, int] = {}  # of chunks, for all connections
-        self.newest: tuple[int, bytes] | None = None  # a late read of the last batch: our stamp and the kernel's
+        self._newest: tuple[int, bytes] | None = None  # a late read of the last batch: our stamp and the kernel's
         loop.add_reader(self._epoll.fileno(), self._drain)
 
-    def add(self, connection: Connection) -> None:
-        """Read this connection from now on."""
-        self._connections[connection.fd] = connection
-        self._epoll.register(connection.fd, select.EPOLLIN | select.EPOLLRDHUP)
+    async def connect(
+        self, sock: socket.socket, address: tuple[object, ...], hide: Callable[[str], str], secrets: list[str]
+    ) -> Connection:
+        """See `SocketReader.connect`."""
+        await self._loop.sock_connect(sock, address)
+        found = PolledConnection(sock, self, hide, secrets)
+        self._connections[found.fd] = found
+        self._epoll.register(found.fd, select.EPOLLIN | select.EPOLLRDHUP)
+        return found
 
-    def remove(self, connection: Connection) -> None:
+    def newest_read(self) -> tuple[int, bytes] | None:
+        """See `Transport.newest_read`."""
+        return self._newest
+
+    def gather(self, parts: int) -> bytes:
+        """Nothing: all reads are in their exchanges."""
+        return b""
+
+    def remove(self, connection: PolledConnection) -> None:
         """Never again."""
         if self._connections.pop(connection.fd, None) is not None:
             self._epoll.unregister(connection.fd)
@@ -81,41 +123,36 @@ class Poller:
                 connection.exchange.last_byte_ns = t_ns
                 connection.room -= len(piece)
             if body.done or connection.room < 0:
-                connection.over(t_ns)
+                connection.over(t_ns, body.surplus, body.done)
         if kernel is not None:
-            self.newest = t_ns, kernel
+            self._newest = t_ns, kernel
 
 
 _NO_EXCHANGE = Exchange(-1, 0)
 
 
 class Connection:
-    """One socket. Between requests it is idle: anything that then arrives closes it."""
+    """One socket, whoever reads it. Between requests it is idle: anything that then arrives closes it."""
 
-    __slots__ = (
-        "_answered", "_head", "_hide", "_poller", "_secrets", "_surplus", "body", "exchange", "fd", "idle_since_ns",
-        "keep", "open", "receive", "reusable", "room", "socket",
-    )  # fmt: skip
+    __slots__ = ("_answered", "_hide", "_secrets", "exchange", "fd", "idle_since_ns", "open", "reusable", "socket")
 
-    def __init__(self, sock: socket.socket, poller: Poller, hide: Callable[[str], str], secrets: list[str]) -> None:
+    def __init__(self, sock: socket.socket, hide: Callable[[str], str], secrets: list[str]) -> None:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         ask_for_stamps(sock)
-        self.socket, self.fd, self.receive = sock, sock.fileno(), sock.recvmsg
-        self._poller, self._hide, self._secrets = poller, hide, secrets
+        self.socket, self.fd = sock, sock.fileno()
+        self._hide, self._secrets = hide, secrets
         self.open, self.reusable = True, True
         self.idle_since_ns = 0
-        self.body: Body | None = None
-        self.room = 0
-        self._head = b""
         self._answered: asyncio.Future[None] | None = None
         self.exchange = _NO_EXCHANGE
-        self.keep = self.exchange.reads.append
-        poller.add(self)
+
+    def is_good(self) -> bool:
+        """Whether an idle connection can take a request, as far as is known."""
+        return self.open
 
     def begin(self, exchange: Exchange) -> asyncio.Future[None]:
         """The next answer belongs to `exchange`; the future is done when it is over, and raises what broke it."""
-        self.exchange, self.keep = exchange, exchange.reads.append
-        self.body, self._head, self.room = None, b"", MAX_RESPONSE_BYTES
+        self.exchange = exchange
         self._answered = asyncio.get_running_loop().create_future()
         return self._answered
 
@@ -132,91 +169,45 @@ class Connection:
             return b""
         return (head + body)[sent:]
 
-    def take(self, data: bytes, t_ns: int, kernel: bytes | None) -> None:
-        """A read that is not just body: the end of the connection, a head, or something nobody asked for."""
-        if self._answered is None or self._answered.done():
-            self.close()
-        elif not data:
-            self._ended(t_ns)
-        else:
-            try:
-                self._take_head(data, t_ns, kernel)
-            except HttpError as error:
-                self.lost(error)
-
-    def _take_head(self, data: bytes, t_ns: int, kernel: bytes | None) -> None:
-        exchange = self.exchange
-        exchange.last_byte_ns = t_ns
-        self._head += data
-        while parts := split_head(self._head):
-            head = parse_head(parts[0])
-            self._head = parts[1]
-            if head.status >= 200:
-                break
-            if head.status == 101:
-                raise HttpError("it switches protocols")
-        else:
-            return
-        self._note(head, t_ns, kernel)
-        self.body = body = body_of(head, self._poller.sizes)
-        self.reusable = self.reusable and head.keeps_alive
-        rest, self._head = self._head, b""
-        if rest and (piece := body.feed(rest)):
-            self.keep((t_ns, piece, kernel) if kernel is not None else (t_ns, piece))
-            self.room -= len(piece)
-        if body.done:
-            self.over(t_ns)
-
-    def _note(self, head: Head, t_ns: int, kernel: bytes | None) -> None:
+    def note(self, head: Head, t_ns: int, kernel: bytes | None) -> None:
+        """The head of the answer was complete with a read of these stamps."""
         exchange = self.exchange
         exchange.headers_ns, exchange.headers_kernel = t_ns, kernel
+        exchange.last_byte_ns = max(exchange.last_byte_ns, t_ns)
         exchange.content_type = self._hide(head.fields.get("content-type", ""))[:200]
         exchange.location = self._hide(head.fields.get("location", ""))[:1000]
         exchange.status = head.status
         exchange.changed = True
-        if not 200 <= head.status < 300:
-            self.room = MAX_ERROR_BODY_BYTES
+        self.reusable = self.reusable and head.keeps_alive
 
-    def over(self, t_ns: int) -> None:
-        """The answer is complete, or larger than we want to know."""
+    def over(self, t_ns: int, surplus: bool, whole: bool) -> None:
+        """The answer is complete (`whole`), or larger than we want to know; `surplus`: more came than it said."""
         exchange = self.exchange
-        assert self.body is not None
         exchange.ending, exchange.end_ns = "eof", t_ns
-        refused = exchange.status is None or not 200 <= exchange.status < 300
-        if not self.body.done or self.body.surplus:
+        if surplus or not whole:
             self.reusable = False
-        if refused:
-            self._hide_secrets()
-        elif self.room < 0:
+        if exchange.status is None or not 200 <= exchange.status < 300:
+            self.hide_secrets()
+        elif not whole:
             exchange.ending, exchange.error = "too_large", f"the answer is larger than {MAX_RESPONSE_BYTES} bytes"
         self._settle(None)
 
-    def _hide_secrets(self) -> None:
+    def hide_secrets(self) -> None:
         """The beginning of an error's body, with our own credential taken out should the server repeat it."""
-        reads = self.exchange.reads
-        body = b"".join(read[1] for read in reads)[:MAX_ERROR_BODY_BYTES]
+        exchange = self.exchange
+        body = b"".join(read[1] for read in exchange.all_reads())[:MAX_ERROR_BODY_BYTES]
         for secret in self._secrets:
             body = body.replace(secret.encode(), b"***")
-        if reads:
-            reads[:] = [(self.exchange.last_byte_ns, body)]
-
-    def _ended(self, t_ns: int) -> None:
-        """The server closed the connection."""
-        self.reusable = False
-        if self.body is None:
-            self.lost(Closed("Server disconnected"))
-        elif (wrong := self.body.closed()) is not None:
-            self.lost(Closed(wrong))
-        else:
-            self.over(t_ns)
+        exchange.packed.clear()
+        exchange.reads[:] = [(exchange.last_byte_ns, body)] if body else []
 
     def lost(self, error: Exception) -> None:
         """The connection broke: whoever waits for an answer is told."""
         self.reusable = False
+        self.stop_reading()
         if self.exchange.status is not None and not 200 <= self.exchange.status < 300:
-            self._hide_secrets()
+            self.hide_secrets()
         self._settle(error)
-        self._poller.remove(self)
 
     def _settle(self, error: Exception | None) -> None:
         answered = self._answered
@@ -230,14 +221,102 @@ class Connection:
     def finish(self) -> bool:
         """The exchange is done with this connection; whether it can serve another."""
         answered, self._answered = self._answered, None
-        self.exchange, self.keep, self.body = _NO_EXCHANGE, _NO_EXCHANGE.reads.append, None
+        self.exchange = _NO_EXCHANGE
         self.idle_since_ns = time.monotonic_ns()
         good = answered is not None and answered.done() and not answered.cancelled() and answered.exception() is None
         return good and self.reusable and self.open
+
+    def stop_reading(self) -> None:
+        """Nothing more is read from it."""
+        raise NotImplementedError
 
     def close(self) -> None:
         """Close the socket."""
         if self.open:
             self.open = False
-            self._poller.remove(self)
+            self.stop_reading()
             self.socket.close()
+
+
+class PolledConnection(Connection):
+    """A connection that the event loop reads."""
+
+    __slots__ = ("_head", "_poller", "_refused", "body", "keep", "receive", "room")
+
+    def __init__(self, sock: socket.socket, poller: Poller, hide: Callable[[str], str], secrets: list[str]) -> None:
+        super().__init__(sock, hide, secrets)
+        self.receive = sock.recvmsg
+        self._poller = poller
+        self.body: Body | None = None
+        self.room = 0
+        self._head = b""
+        self._refused: list[RawRead] = []  # an error's body: not to the spool before our credential is taken out
+        self.keep = self.exchange.reads.append
+
+    def begin(self, exchange: Exchange) -> asyncio.Future[None]:
+        """See `Connection.begin`."""
+        self.keep, self._refused = exchange.reads.append, []
+        self.body, self._head, self.room = None, b"", MAX_RESPONSE_BYTES
+        return super().begin(exchange)
+
+    def take(self, data: bytes, t_ns: int, kernel: bytes | None) -> None:
+        """A read that is not just body: the end of the connection, a head, or something nobody asked for."""
+        if self._answered is None or self._answered.done():
+            self.close()
+        elif not data:
+            self._ended(t_ns)
+        else:
+            try:
+                self._take_head(data, t_ns, kernel)
+            except HttpError as error:
+                self.lost(error)
+
+    def _take_head(self, data: bytes, t_ns: int, kernel: bytes | None) -> None:
+        self.exchange.last_byte_ns = t_ns
+        self._head += data
+        while parts := split_head(self._head):
+            head = parse_head(parts[0])
+            self._head = parts[1]
+            if head.status >= 200:
+                break
+            if head.status == 101:
+                raise HttpError("it switches protocols")
+        else:
+            return
+        self.note(head, t_ns, kernel)
+        if not 200 <= head.status < 300:
+            self.room, self.keep = MAX_ERROR_BODY_BYTES, self._refused.append
+        self.body = body = body_of(head, self._poller.sizes)
+        rest, self._head = self._head, b""
+        if rest and (piece := body.feed(rest)):
+            self.keep((t_ns, piece, kernel) if kernel is not None else (t_ns, piece))
+            self.room -= len(piece)
+        if body.done or self.room < 0:
+            self.over(t_ns, body.surplus, body.done)
+
+    def _ended(self, t_ns: int) -> None:
+        """The server closed the connection."""
+        self.reusable = False
+        if self.body is None:
+            self.lost(Closed("Server disconnected"))
+        elif (wrong := self.body.closed()) is not None:
+            self.lost(Closed(wrong))
+        else:
+            self.over(t_ns, False, True)
+
+    def hide_secrets(self) -> None:
+        """See `Connection.hide_secrets`."""
+        self.exchange.reads += self._refused
+        self._refused = []
+        super().hide_secrets()
+
+    def finish(self) -> bool:
+        """See `Connection.finish`."""
+        if self._refused:  # given up before its end
+            self.hide_secrets()
+        self.keep, self.body = _NO_EXCHANGE.reads.append, None
+        return super().finish()
+
+    def stop_reading(self) -> None:
+        """See `Connection.stop_reading`."""
+        self._poller.remove(self)

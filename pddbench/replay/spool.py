@@ -50,9 +50,13 @@ class SpoolWriter:
 
     def write(self, frame: Frame) -> None:
         """Append a frame with the next `push`. Raises `WorldError` once the file cannot be written any more."""
+        self.append(frames.pack(frame))
+
+    def append(self, packed: bytes) -> None:
+        """Append whole frames that are packed already; as `write`."""
         if self._failed is not None:
             raise WorldError(f"cannot write the spool {self.path}: {self._failed.strerror}")
-        self._pending.append(frames.pack(frame))
+        self._pending.append(packed)
         if len(self._pending) >= PENDING:
             self.push()
 
@@ -78,6 +82,9 @@ class SpoolWriter:
                     exchange.headers_kernel,
                 )
             )
+        for n, entries in exchange.packed:
+            self.append(frames.pack_reads(exchange.index, n, entries))
+        exchange.packed.clear()
         if exchange.reads:
             self.write(Reads(exchange.index, exchange.reads))
             exchange.reads.clear()

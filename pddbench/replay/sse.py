@@ -7,11 +7,15 @@ belongs to the read that brought the byte which completed it (the first CR or LF
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
+from collections.abc import Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 MAX_EVENT_BYTES = 64 << 20
 _LINE_END = re.compile(rb"\r\n?|\n")
 _BOM = b"\xef\xbb\xbf"
+_FIELD, _BETWEEN = b"data: ", b"\n\ndata: "
 
 
 class SseError(Exception):
@@ -129,3 +133,29 @@ class SseParser:
             self._data = []
             self._data_bytes = 0
         self._event = b""
+
+
+class PlainStream(NamedTuple):
+    """A stream whose events are all plain: the data of each, and which of the stream's pieces completed it."""
+
+    events: list[bytes]
+    numbers: Sequence[int]
+
+
+def plain_stream(pieces: Sequence[bytes]) -> PlainStream | None:
+    """The stream in these pieces, if all its events are plain; else None.
+
+    Plain is one line `data: …` and a blank one, both ended by LF, from the stream's first byte to its last. Anything
+    else (comments, other fields, CR, an event that is cut off, one that is too large) is for `SseParser`.
+    """
+    whole = b"".join(pieces)
+    if not (whole.startswith(_FIELD) and whole.endswith(b"\n\n")) or b"\r" in whole or len(whole) > MAX_EVENT_BYTES:
+        return None
+    events = whole[len(_FIELD) : -2].split(_BETWEEN)
+    if whole.count(b"\n") != 2 * len(events):
+        return None
+    if len(events) == len(pieces) and all(piece[-2:] == b"\n\n" for piece in pieces):
+        return PlainStream(events, range(len(events)))
+    ends = list(accumulate(map(len, pieces)))
+    sizes = (len(event) + len(_FIELD) + 2 for event in events)
+    return PlainStream(events, [bisect_left(ends, end) for end in accumulate(sizes)])

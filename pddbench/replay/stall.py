@@ -29,6 +29,8 @@ class StallTimer:
     def _look(self) -> None:
         now_ns = time.monotonic_ns()
         self._over = now_ns >= self._limit_ns
+        if self._exchange.source is not None:
+            self._exchange.last_byte_ns = max(self._exchange.last_byte_ns, self._exchange.source.last_byte_ns())
         left_ns = min(self._exchange.last_byte_ns + self._timeout_ns, self._limit_ns) - now_ns
         if left_ns > 0:
             self._handle = self._loop.call_later(left_ns / 1e9, self._look)

@@ -11,13 +11,14 @@ import hashlib
 import zlib
 from collections import Counter
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
+from operator import sub
 from typing import Any, Literal
 
 import msgspec
 
-from pddbench.replay.chunks import Choice, Chunk, body_message, content_text, decode, error_message, token_text
-from pddbench.replay.sse import Event, SseError, SseParser
+from pddbench.replay.chunks import body_message
+from pddbench.replay.reader import StreamReader, whole, word
 from pddbench.text import printable, redact_url
 
 Read = tuple[int, bytes] | tuple[int, bytes, int]
@@ -33,7 +34,6 @@ RawRead = tuple[int, bytes] | tuple[int, bytes, bytes]
 Ending = Literal["eof", "broken", "connection", "timeout", "cancelled", "too_large"]
 """How an exchange ended: `broken` after the response had begun, `connection` before."""
 
-_MAX_INT32 = 2**31 - 1
 _MAX_INT64 = 2**63 - 1
 CRC_BYTES = 64
 _REFUSED_FINISH = ("error", "abort")
@@ -121,9 +121,9 @@ def interpret(reads: Sequence[Read | RawRead], facts: Facts) -> StreamResult:
         result.outcome = "stream_error"
         result.error = f"the answer is {kind}, not text/event-stream" + (f": {message}" if message else "")
         return result
-    reader = _Reader(reads)
+    reader = StreamReader([read[1] for read in reads])
     reader.run()
-    reader.fill(result)
+    _fill(result, reader, reads)
     _judge(result, reader, facts)
     return result
 
@@ -143,7 +143,7 @@ def _not_ended_well(facts: Facts) -> str:
     return {"timeout": "timeout", "cancelled": "cancelled", "too_large": "stream_error"}.get(facts.ending, "truncated")
 
 
-def _judge(result: StreamResult, reader: _Reader, facts: Facts) -> None:
+def _judge(result: StreamResult, reader: StreamReader, facts: Facts) -> None:
     """Outcome and error of a stream that was one."""
     if reader.error:
         result.outcome, result.error = "stream_error", reader.error
@@ -160,143 +160,40 @@ def _judge(result: StreamResult, reader: _Reader, facts: Facts) -> None:
             result.error += f", inside an event ({reader.dropped_bytes} bytes dropped)"
 
 
-class _Reader:
-    """Goes through the events of a stream once, in order."""
+def _fill(result: StreamResult, reader: StreamReader, reads: Sequence[Read | RawRead]) -> None:
+    """Put what was read into a result, all but outcome and error."""
+    times, token_reads = arrival_times(reads), reader.token_reads
+    result.finish_reason = reader.finish_reason
+    result.chunks = len(token_reads)
+    result.token_ns = [times[number] for number in token_reads]
+    if reader.first_chunk_read is not None:
+        result.first_chunk_ns = times[reader.first_chunk_read]
+    _usage(result, reader.usage)
+    result.chunk_tokens = _chunk_tokens(reader, result.completion_tokens)
+    _facts(result, reader.facts)
+    result.contents, result.token_ids = reader.contents, reader.token_ids
+    if token_reads:
+        first = reads[token_reads[0]]
+        result.kernel_first_token_ns, result.user_first_token_ns = kernel_ns(first), first[0]
+        result.stamps = whose_stamps(reads, token_reads)
+        text = reader.text()
+        result.output_sha256, result.text_crc = hashlib.sha256(text).hexdigest(), running_crc(text)
+        _stamps(result)
+    if reader.stage.count(None) < len(reader.stage):
+        result.stage = reader.stage
+        _stages(result)
 
-    def __init__(self, reads: Sequence[Read | RawRead]) -> None:
-        self._reads = reads
-        self._times = arrival_times(reads)
-        self.error: str | None = None
-        self.done = False
-        self.dropped_bytes = 0
-        self.first_chunk_read: int | None = None
-        self.token_reads: list[int] = []
-        self.pdd_index: list[int | None] = []
-        self.usage_so_far: list[int | None] = []
-        self.stage: list[str | None] = []
-        self.usage: dict[str, Any] = {}
-        self.facts: dict[str, Any] = {}
-        self._texts: dict[int, list[str]] = {}
-        self._contents: list[str] = []
-        self._ids: list[int] | None = []
-        self._finish: dict[int, str | None] = {}
 
-    @property
-    def finished(self) -> bool:
-        """Whether every choice seen has its finish reason."""
-        return bool(self._finish) and all(reason is not None for reason in self._finish.values())
-
-    @property
-    def finish_reason(self) -> str | None:
-        """The finish reason of the first choice."""
-        return self._finish[min(self._finish)] if self._finish else None
-
-    def run(self) -> None:
-        """Parse until the end, `[DONE]`, or an error."""
-        parser = SseParser()
-        try:
-            for number, read in enumerate(self._reads):
-                for event in parser.feed(read[1], number):
-                    self._event(event)
-                    if self.done or self.error:
-                        return
-        except (SseError, ValueError) as error:
-            self.error = str(error)
-        self.dropped_bytes = parser.close()
-
-    def _event(self, event: Event) -> None:
-        data = event.data.strip()
-        if not data:
-            return
-        if data == b"[DONE]":
-            self.done = True
-            return
-        if event.event == b"error":
-            self.error = f"the server sent an error: {body_message(data)}"
-            return
-        chunk = decode(data)
-        if chunk.error or chunk.object == "error":
-            message = error_message(chunk.error or chunk.message or "no message")
-            self.error = f"the server sent an error: {message}"
-            return
-        self._chunk(chunk, event.read)
-
-    def _chunk(self, chunk: Chunk, read: int) -> None:
-        if self.first_chunk_read is None:
-            self.first_chunk_read = read
-        if isinstance(chunk.usage, dict):
-            self.usage = chunk.usage
-        pdd = chunk.pdd if isinstance(chunk.pdd, dict) else {}
-        if pdd:
-            self.facts.update({key: pdd[key] for key in ("pipeline", "eager", "handoff", "kv") if key in pdd})
-        bearing = [self._choice(choice) for choice in chunk.choices or ()]
-        if any(bearing):
-            self.token_reads.append(read)
-            self.pdd_index.append(whole(pdd.get("index")))
-            self.stage.append(_name(pdd.get("stage")))
-            usage = chunk.usage if isinstance(chunk.usage, dict) else {}
-            self.usage_so_far.append(whole(usage.get("completion_tokens")))
-
-    def _choice(self, choice: Choice) -> bool:
-        """Note a choice's text and finish; whether it carries tokens."""
-        if choice.finish_reason is not None or choice.index not in self._finish:
-            self._finish[choice.index] = _finish_name(choice.finish_reason)
-        text = token_text(choice)
-        if text:
-            self._texts.setdefault(choice.index, []).append(text)
-        if choice.index == 0:
-            self._for_history(choice, bool(text))
-        return bool(text)
-
-    def _for_history(self, choice: Choice, bearing: bool) -> None:
-        """What a later prompt may repeat of this reply. Ids may come without text (a character in parts)."""
-        if content := content_text(choice):
-            self._contents.append(content)
-        ids = choice.token_ids
-        if isinstance(ids, list) and all(type(token) is int and 0 <= token <= _MAX_INT32 for token in ids):
-            if self._ids is not None:
-                self._ids += ids
-        elif bearing:
-            self._ids = None
-
-    def fill(self, result: StreamResult) -> None:
-        """Put what was read into a result, all but outcome and error."""
-        times = self._times
-        result.finish_reason = self.finish_reason
-        result.chunks = len(self.token_reads)
-        result.token_ns = [times[number] for number in self.token_reads]
-        if self.first_chunk_read is not None:
-            result.first_chunk_ns = times[self.first_chunk_read]
-        _usage(result, self.usage)
-        result.chunk_tokens = self._chunk_tokens(result.completion_tokens)
-        _facts(result, self.facts)
-        result.contents, result.token_ids = self._contents, self._ids or None
-        if self.token_reads:
-            first = self._reads[self.token_reads[0]]
-            result.kernel_first_token_ns, result.user_first_token_ns = kernel_ns(first), first[0]
-            result.stamps = whose_stamps(self._reads, self.token_reads)
-            text = self._text()
-            result.output_sha256, result.text_crc = hashlib.sha256(text).hexdigest(), running_crc(text)
-            _stamps(result)
-        if any(stage is not None for stage in self.stage):
-            result.stage = self.stage
-            _stages(result)
-
-    def _chunk_tokens(self, completion_tokens: int | None) -> list[int | None]:
-        """Tokens of each chunk: by the extension's index, else by running usage, else one each if usage says so."""
-        if any(index is not None for index in self.pdd_index):
-            return _steps([None if index is None else index + 1 for index in self.pdd_index])
-        n = len(self.token_reads)
-        if completion_tokens == n:
-            return [1] * n
-        if n > 1 and all(so_far is not None for so_far in self.usage_so_far):
-            return _steps(self.usage_so_far)
-        return [None] * n
-
-    def _text(self) -> bytes:
-        """The reply as UTF-8, choice by choice."""
-        text = "".join("".join(self._texts[index]) for index in sorted(self._texts))
-        return text.encode("utf-8", "surrogatepass")
+def _chunk_tokens(reader: StreamReader, completion_tokens: int | None) -> list[int | None]:
+    """Tokens of each chunk: by the extension's index, else by running usage, else one each if usage says so."""
+    n = len(reader.token_reads)
+    if reader.pdd_index.count(None) < n:
+        return _steps([None if index is None else index + 1 for index in reader.pdd_index])
+    if completion_tokens == n:
+        return [1] * n
+    if n > 1 and None not in reader.usage_so_far:
+        return _steps(reader.usage_so_far)
+    return [None] * n
 
 
 def running_crc(text: bytes) -> list[int]:
@@ -316,46 +213,29 @@ def kernel_ns(read: Read | RawRead) -> int | None:
 
 def arrival_times(reads: Sequence[Read | RawRead]) -> list[int]:
     """When each read's last byte arrived: the kernel's stamp where there is one, else ours; never going back."""
-    out: list[int] = []
-    latest = 0
-    for read in reads:
-        stamp = kernel_ns(read)
-        latest = max(latest, read[0] if stamp is None else stamp)
-        out.append(latest)
-    return out
+    stamps = [read[2] if len(read) > 2 and isinstance(read[2], int) else read[0] for read in reads]
+    return list(accumulate(stamps, max, initial=0))[1:]
 
 
 def whose_stamps(reads: Sequence[Read | RawRead], token_reads: Sequence[int]) -> Stamps:
-    """Whose stamps the token-bearing chunks have. A read that holds several of them was merged by our own lateness
-    when we took it later than the request's median gap (without a gap: than 1 ms) after it had arrived."""  # fmt: skip
+    """Whose stamps the token-bearing chunks have.
+
+    Chunks share a stamp of the kernel when they came in one read, or it had joined their segments. They were merged by
+    our own lateness when we took them later than the request's median gap (without a gap: than 1 ms) after it.
+    """
+    distinct = {kernel_ns(reads[number]) for number in token_reads}
+    if len(distinct) == len(token_reads) and None not in distinct:
+        return "kernel"  # no two share a stamp
     used = sorted(set(token_reads))
-    stamps = [kernel_ns(reads[number]) for number in used]
-    known = [stamp for stamp in stamps if stamp is not None]
+    stamps = {number: kernel_ns(reads[number]) for number in used}
+    known = {number: stamp for number, stamp in stamps.items() if stamp is not None}
     if len(known) < len(used):
         return "mixed" if known else "user"
-    gaps = sorted(after - before for before, after in pairwise(known))
+    gaps = sorted(after - before for before, after in pairwise(known.values()) if after > before)
     limit = gaps[len(gaps) // 2] if gaps else 1_000_000
-    chunks = Counter(token_reads)
-    late = any(chunks[n] > 1 and reads[n][0] - stamp >= limit for n, stamp in zip(used, known, strict=True))
+    chunks = Counter(known[number] for number in token_reads)
+    late = any(chunks[stamp] > 1 and reads[number][0] - stamp >= limit for number, stamp in known.items())
     return "merged" if late else "kernel"
-
-
-def whole(value: Any, limit: int = _MAX_INT32) -> int | None:
-    """A count a server sent: a whole number in [0, limit], else None."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= limit:
-        return None
-    return int(value) if value == int(value) else None
-
-
-def _name(value: Any) -> str | None:
-    return printable(value, 40) if isinstance(value, str) and value else None
-
-
-def _finish_name(value: Any) -> str | None:
-    """A finish reason as a word (one server sends an object with a `type`)."""
-    if isinstance(value, dict):
-        value = value.get("type") or "given"
-    return None if value is None else printable(str(value), 40) or "given"
 
 
 def _steps(totals: Sequence[int | None]) -> list[int | None]:
@@ -383,8 +263,8 @@ def _facts(result: StreamResult, facts: dict[str, Any]) -> None:
     handoff = facts.get("handoff") if isinstance(facts.get("handoff"), dict) else {}
     kv = facts.get("kv") if isinstance(facts.get("kv"), dict) else {}
     assert isinstance(handoff, dict) and isinstance(kv, dict)
-    result.pipeline = _name(facts.get("pipeline"))
-    result.handoff_mode = _name(handoff.get("mode"))
+    result.pipeline = word(facts.get("pipeline"))
+    result.handoff_mode = word(handoff.get("mode"))
     result.handoff_token = whole(handoff.get("token"))
     result.handoff_rounds = whole(handoff.get("rounds"))
     result.handoff_bytes = whole(handoff.get("bytes"), _MAX_INT64)
@@ -403,11 +283,10 @@ def _stamps(result: StreamResult) -> None:
     first = result.chunk_tokens[0]
     if first == 1 or (first is None and not bundled):  # of a bundled stream nobody knows which chunk held it
         result.second_token_ns = times[1]
-    gaps = [after - before for before, after in pairwise(times)]
+    gaps = list(map(sub, times[1:], times))
     result.max_gap_ns = max(gaps)
-    before = result.chunk_tokens[: gaps.index(result.max_gap_ns) + 1]
-    known = [tokens for tokens in before if tokens is not None]
-    result.max_gap_token = sum(known) if len(known) == len(before) else None
+    known = [tokens for tokens in result.chunk_tokens[: gaps.index(result.max_gap_ns) + 1] if tokens is not None]
+    result.max_gap_token = sum(known) if len(known) == gaps.index(result.max_gap_ns) + 1 else None
 
 
 def _stages(result: StreamResult) -> None:

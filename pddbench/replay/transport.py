@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import select
 from urllib.parse import urlsplit
 
 from pddbench.replay.exchange import Target, Transport
+from pddbench.replay.native.library import chosen
+from pddbench.replay.raw_connection import Poller, SocketReader
 
 
 def make_transport(target: Target) -> Transport:
@@ -14,10 +17,19 @@ def make_transport(target: Target) -> Transport:
     if raw_suits(target):
         from pddbench.replay.raw import RawClient
 
-        return RawClient(target)
+        return RawClient(target, make_reader)
     from pddbench.replay.client import HttpClient
 
     return HttpClient(target)
+
+
+def make_reader(loop: asyncio.AbstractEventLoop) -> SocketReader:
+    """The reader in C where it was compiled, else the one in Python; the environment may insist on one of them."""
+    if chosen() == "python":
+        return Poller(loop)
+    from pddbench.replay.native.reader import NativeReader
+
+    return NativeReader(loop)
 
 
 def allow_many_sockets() -> None:

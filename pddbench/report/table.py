@@ -14,7 +14,7 @@ from pddbench.analyze.money import NO_PRICE
 from pddbench.report import answers, mix, own_error, rows, units
 from pddbench.text import printable
 from pddbench.wan.backends import PACKET_BACKENDS
-from pddbench.wan.words import measured_words, why
+from pddbench.wan.words import events_words, measured_words, why
 
 _LABEL = 20
 _CELL = 19
@@ -60,7 +60,8 @@ def wan_words(run: dict[str, Any]) -> str:
     how = why(run["wan_backend"], run.get("wan_asked"), run.get("wan_reason") or "")
     profile = f" ({run['wan_profile']})" if run["wan_profile"] else ""
     found = measured_words(run.get("wan_measured") or {})
-    return f"WAN: {how}{profile}" + (f", {found}" if found else "")
+    changes = events_words(run.get("wan_events") or [])
+    return ", ".join(part for part in (f"WAN: {how}{profile}", changes, found) if part)
 
 
 def _first_line(summary: dict[str, Any]) -> Text:
@@ -82,7 +83,7 @@ def _first_line(summary: dict[str, Any]) -> Text:
     ]
     parts.append(_error_bar(arms))
     if not run.get("simulated"):
-        parts += [_stamps(arms), _calibrated(run.get("calibration"))]
+        parts += [_stamps(arms, run.get("readers", [])), _calibrated(run.get("calibration"))]
     if run.get("warmup_cut_s"):
         parts.append(f"warm-up of {run['warmup_cut_s']:.3g} s cut")
     if run["partial"]:
@@ -110,18 +111,18 @@ def _error_bar(arms: dict[str, Any]) -> str:
     return "; ".join(part for part in parts if part)
 
 
-def _stamps(arms: dict[str, Any]) -> str:
-    """Whose stamps the arrivals have."""
+def _stamps(arms: dict[str, Any], readers: Sequence[str]) -> str:
+    """Whose stamps the arrivals have, and who read them."""
     counts: dict[str, int] = {}
     for arm in arms.values():
         for whose, n in arm.get("stamps", {}).items():
             counts[whose] = counts.get(whose, 0) + n
+    by = f"{' and '.join(readers)} reader{'s' if len(readers) > 1 else ''}" if readers else ""
     if not counts:
-        return ""
-    if len(counts) == 1:
-        return f"stamps: {next(iter(counts))}"
+        return by
     total = sum(counts.values())
-    return "stamps: " + ", ".join(f"{whose} {100 * n / total:.3g}%" for whose, n in counts.items())
+    shares = ", ".join(f"{whose} {100 * n / total:.3g}%" for whose, n in counts.items())
+    return f"stamps: {next(iter(counts)) if len(counts) == 1 else shares}" + (f", {by}" if by else "")
 
 
 def _calibrated(calibration: dict[str, Any] | None) -> str:

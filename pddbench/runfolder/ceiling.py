@@ -7,22 +7,27 @@ before this one's own first token, except itself.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from pddbench.trace.contexts import Shares
+from pddbench.trace.contexts import Shares, owners_before
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from pddbench.trace.hits import Basis
+    from pddbench.trace.hits import Basis, Lengths
 
     Ints = npt.NDArray[np.int64]
 
 
 def ceiling_hits(
-    rows: Sequence[Shares], donors: Sequence[int], query_ns: Ints, sent_ns: Ints, basis: Basis = "prompt"
+    rows: Sequence[Shares] | Lengths,
+    donors: Sequence[int] | Ints,
+    query_ns: Ints,
+    sent_ns: Ints,
+    basis: Basis = "prompt",
 ) -> Ints:
     """Hit tokens of each row from all other rows with `sent_ns` before its `query_ns`; int64, shape (n,).
 
@@ -31,39 +36,39 @@ def ceiling_hits(
     """
     import numpy as np
 
-    from pddbench.trace.hits import NEVER_NS
+    from pddbench.trace.hits import NEVER_NS, Lengths
 
-    n = len(rows)
-    cover = _Others(rows, donors, basis)
-    hits = np.zeros(n, dtype=np.int64)
+    n = len(query_ns)
+    cover = _Others(rows if isinstance(rows, Lengths) else Lengths.of_rows(rows), donors, basis)
+    hits = array("q", bytes(8 * n))
     times = np.concatenate([query_ns, sent_ns])
     is_donor = np.repeat([0, 1], n)  # at equal times the question comes first
-    for event in np.lexsort((is_donor, times)).tolist():
-        if times[event] == NEVER_NS:
-            break
+    order = np.lexsort((is_donor, times))[: int((times != NEVER_NS).sum())]  # what never came would be last
+    for event in array("q", order.astype(np.int64).tobytes()):
         if event < n:
             hits[event] = cover.hit(event)
         else:
             cover.add(event - n)
-    return hits
+    return np.frombuffer(hits, dtype=np.int64)
 
 
 class _Others:
     """How far each row's own segment is covered by prompts, with and without the one that covers it farthest."""
 
-    def __init__(self, rows: Sequence[Shares], donors: Sequence[int], basis: Basis) -> None:
-        self._input = [row.input_tokens for row in rows]
-        self._kept = [row.input_tokens + (row.output_tokens if basis == "prompt+output" else 0) for row in rows]
-        self._start = [row.prefix_tokens if donor >= 0 else 0 for row, donor in zip(rows, donors, strict=True)]
-        self._before: list[int] = []  # owner of the segment that a row's own segment continues
-        for start, donor in zip(self._start, donors, strict=True):
-            owner = donor
-            while owner >= 0 and start <= self._start[owner]:
-                owner = self._before[owner]
-            self._before.append(owner)
-        self._best = [0] * len(rows)
-        self._best_row = [-1] * len(rows)
-        self._second = [0] * len(rows)
+    def __init__(self, rows: Lengths, donors: Sequence[int] | Ints, basis: Basis) -> None:
+        import numpy as np
+
+        def numbers(values: Any) -> array[int]:
+            return array("q", np.asarray(values, dtype=np.int64).tobytes())
+
+        n = len(rows.input_tokens)
+        donor = np.asarray(donors, dtype=np.int64)
+        self._input = numbers(rows.input_tokens)
+        self._kept = numbers(rows.input_tokens + (rows.output_tokens if basis == "prompt+output" else 0))
+        self._start = numbers(np.where(donor >= 0, rows.prefix_tokens, 0))
+        self._before = owners_before(numbers(donor), self._start)
+        self._best, self._second = array("q", bytes(8 * n)), array("q", bytes(8 * n))
+        self._best_row = array("q", [-1]) * n
 
     def hit(self, i: int) -> int:
         """Tokens of row i's prompt that other rows cover now."""

@@ -32,6 +32,7 @@ from pddbench.runfolder.spooled import (
 )
 from pddbench.workload.phases import phases
 from pddbench.workload.plan import Plan, PlannedRequest
+from pddbench.workload.requests import as_columns
 
 if TYPE_CHECKING:
     import numpy as np
@@ -292,8 +293,8 @@ def as_sent(
     from pddbench.trace.hits import NEVER_NS, possible_hits
     from pddbench.workload.history import sent_rows
 
-    rows, donors = sent_rows(plan, reply_tokens.tolist()), [request.prefix_of for request in plan.requests]
-    inputs = np.array([row.input_tokens for row in rows], dtype=np.int64)
+    rows, donors = sent_rows(plan, reply_tokens), as_columns(plan.requests).ints("prefix_of")
+    inputs = rows.input_tokens
     possible = possible_hits(rows, donors, sent_ns, first_ns, plan.basis, end_ns)
     ceiling = ceiling_hits(rows, donors, answer_ns, sent_ns, plan.basis)
     missing = sent_ns == NEVER_NS

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import socket
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -98,7 +99,7 @@ def _progress(prepared: Prepared, folder: Path, options: RunOptions, listener: s
         name=printable(prepared.experiment.name, 80),
         runs=prepared.order,
         folder=str(folder.resolve()),
-        requests=len(prepared.plan.measured),
+        requests=prepared.plan.count_measured,
         planned_s=prepared.duration_s() / max(1, len(prepared.order)),
         speed=prepared.speed,
         simulated=options.simulated,
@@ -184,6 +185,10 @@ def _run_and_answer(prepared: Prepared, folder: Path, options: RunOptions, progr
             execute(prepared, folder, facts, salts, stop, progress)
         facts["finished_utc"] = manifest.utc_now()
         manifest.write(folder, facts)
+        if stop.exit_code is not None and _nothing_in_it(folder):
+            name = signal.Signals(stop.exit_code - 128).name
+            click.echo(f"pddbench: stopped by {name} before any request was sent: there is nothing to report", err=True)
+            return stop.exit_code
         try:
             return _answer(folder, options, stop)
         except Ended:

@@ -74,13 +74,15 @@ class CountedRun:
         """Warm-ups, then the rest."""
         early = [request.kind in BEFORE_START for request in self.plan.requests]
         self._phase([index for index, before in enumerate(early) if before])
-        self._phase([index for index, before in enumerate(early) if not before])
+        self._phase([index for index, before in enumerate(early) if not before], zero=True)
         self._clock.run()  # what is still on its way
 
-    def _phase(self, indices: list[int]) -> None:
+    def _phase(self, indices: list[int], zero: bool = False) -> None:
         """Send these and go on until the last of them has ended; later events are the next phase's."""
         self._schedule = Schedule(self.plan, indices, 1.0)
         self._schedule.t0_ns = self.t0_ns = self._now_ns() + LEAD_NS
+        if zero:
+            self.deployment.begin_events(self.t0_ns / NS)
         for index in self._schedule.roots:
             self._wait(index, self._schedule.root_times(index))
         self._left = len(indices)

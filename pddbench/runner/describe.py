@@ -43,7 +43,7 @@ def wan_bytes(setup: ArmSetup, prepared: Prepared) -> float | None:
     """KV bytes an arm started here would send over the WAN in one repeat (infinite caches); None where not known."""
     spec = setup.spec
     if setup.mini is not None:
-        return setup.mini.planned_kv_bytes([request.input_tokens for request in prepared.plan.measured])
+        return setup.mini.planned_kv_bytes(Measured.of(prepared.plan).input_tokens.tolist())
     if spec is None:
         return None
     if spec.arm == "baseline":
@@ -73,6 +73,8 @@ def lines(prepared: Prepared) -> list[str]:
     ]
     for setup in prepared.arms:
         out.append(f"  {setup.name}: {_where(setup)}" + _wan_words(facts["wan_bytes_planned"][setup.name]))
+    if prepared.wan.get("events"):
+        out.append(f"the link changes at seconds after the start of each run: {', '.join(prepared.wan['events'])}")
     if facts["cost"] is not None:
         out.append(f"planned cost of tokens: {most}{facts['cost']:.2f} {prepared.experiment.cost.currency}")
     if facts["counts"]:

@@ -20,6 +20,7 @@ from pddbench.runner.prepare import ArmSetup, Prepared
 from pddbench.runner.progress import Progress
 from pddbench.runner.signals import Stop
 from pddbench.runner.writer import settings_of, writer_of
+from pddbench.wan.steps import applied_on_time
 
 if TYPE_CHECKING:
     from pddbench.deploy.emulator.launch import Deployment
@@ -101,7 +102,10 @@ def execute_simulated(
                 run = counted_run(setup, prepared.plan, prepared.experiment, roles)
                 save_counted(folder, arm, repeat, run, roles, gaps)
                 del run, roles  # half a gigabyte an hour of a large deployment, before the next arm takes as much
-            facts["runs"].append({"arm": arm, "repeat": repeat, "status": "complete"})
+            record = {"arm": arm, "repeat": repeat, "status": "complete"}
+            if setup.spec.link_steps:
+                record["link_changes"] = [applied_on_time(step) for step in setup.spec.link_steps]
+            facts["runs"].append(record)
             manifest.write(folder, facts)
         clear(folder)
 
@@ -163,6 +167,7 @@ class _Run:
     ) -> None:
         self._prepared, self._setup, self._repeat, self._salt = prepared, setup, repeat, salt
         self._folder, self._facts, self._progress, self._stop = folder, facts, progress, stop
+        self._on_zero: Callable[[int], None] = lambda t0_ns: None
 
     def go(self) -> None:
         """Launch what must be launched, replay, and put the result into the run folder."""
@@ -170,8 +175,10 @@ class _Run:
 
         setup = self._setup
         link: dict[str, Any] | None = None
+        changes: list[dict[str, Any]] = []
         with _serving(setup, self._stop) as (url, deployment):
             if deployment is not None:
+                self._on_zero = deployment.begin_events
                 _warn_of_link(setup.name, deployment)
                 _preflight(setup, url, self._folder, self._facts, self._stop)
             if self._stop.number is not None:
@@ -185,11 +192,13 @@ class _Run:
                 if deployment is not None:
                     figures = deployment.stats()
                     link = self._end_link(deployment, figures)
+                    changes = deployment.link_changes(figures)
                     _save_server(self._folder, setup.name, self._repeat, end.t0_ns, figures)
             finally:
                 if spool_paths(self._folder, setup.name, self._repeat):
                     finish_arm(self._folder, setup.name, self._repeat)
-        self._facts["runs"].append(self._record(started_utc, end) | ({} if link is None else {"link": link}))
+        found = ({} if link is None else {"link": link}) | ({"link_changes": changes} if changes else {})
+        self._facts["runs"].append(self._record(started_utc, end) | found)
         manifest.write(self._folder, self._facts)
 
     def _end_link(
@@ -257,6 +266,7 @@ class _Run:
                     stop=stop,
                     replies=replies,
                     needs_ids=setup.token_ids,
+                    on_zero=self._on_zero,
                 )
             )
         finally:
@@ -283,7 +293,7 @@ class _Run:
             )
             for worker in range(workers)
         ]
-        return await replay_by_workers(jobs, stop)
+        return await replay_by_workers(jobs, stop, self._on_zero)
 
     def _record(self, started_utc: str, end: ReplayEnd) -> dict[str, Any]:
         return {
@@ -295,6 +305,7 @@ class _Run:
             "t0_monotonic_ns": end.t0_ns,
             "late_bodies": end.late_bodies,
             "exact_timer": end.exact_timer,
+            "reader": end.reader,
             "workers": self._prepared.workers,
         }
 

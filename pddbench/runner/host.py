@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pddbench
+from pddbench.replay.native.library import why_missing
 
 _PACKAGES = ("aiohttp", "asyncio-throttle", "numpy", "pandas", "pyarrow", "msgspec", "uvloop", "hdrhistogram")
 
@@ -38,6 +39,7 @@ def host() -> dict[str, Any]:
         "tcp_slow_start_after_idle": _sysctl("net/ipv4/tcp_slow_start_after_idle"),
         "load_average": list(os.getloadavg()),
         "executable": Path(sys.executable).name,
+        "native_reader": why_missing() or "there",
     }
 
 

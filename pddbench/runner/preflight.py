@@ -125,7 +125,7 @@ async def _ask(target: Target, body: bytes) -> StreamResult:
         exchange.headers_ns,
         exchange.error,
     )
-    return interpret(exchange.reads, facts)
+    return interpret(exchange.all_reads(), facts)
 
 
 def _probe_plan() -> Plan:

@@ -144,16 +144,17 @@ def prepare(experiment: Experiment, wan: str | None = None) -> Prepared:
 
     `wan`: the backend asked for on the command line; packets are tried in namespaces of our own.
     """
-    from pddbench.trace.read import read_trace, sha256_of
+    from pddbench.trace.read import read_as_columns, sha256_of
 
     work = experiment.workload
-    trace = read_trace(Path(work.trace), work.format)
+    trace = read_as_columns(Path(work.trace), work.format)
+    header, requests = trace.header, len(trace)
     plan = make_plan(trace, work)
     backend, wan_facts = _wan(experiment, wan)
     prepared = Prepared(
         experiment=experiment,
-        trace=Trace(trace.header, []),  # its rows are in the plan: a million of them need not be kept twice
-        trace_requests=len(trace.rows),
+        trace=Trace(header, []),  # its rows are in the plan: a million of them need not be kept twice
+        trace_requests=requests,
         trace_sha256=sha256_of(Path(work.trace)),
         plan=plan,
         arms=[arm_setup(arm, experiment, backend) for arm in experiment.arm],
@@ -168,7 +169,8 @@ def prepare(experiment: Experiment, wan: str | None = None) -> Prepared:
 
 def _check_context(plan: Plan, context_tokens: int) -> None:
     """Real servers refuse what does not fit into a slot; that is known from the plan."""
-    longest = max(request.input_tokens + request.output_tokens for request in plan.requests)
+    requests = as_columns(plan.requests)
+    longest = int((requests.ints("input_tokens") + requests.ints("output_tokens")).max())
     if longest > context_tokens:
         raise InputError(
             f"llamacpp.context_tokens = {context_tokens}: the longest request has {longest} tokens, prompt and reply; "
@@ -190,10 +192,17 @@ def _wan(experiment: Experiment, given: str | None) -> tuple[str, dict[str, Any]
                 f"WAN backend {name!r} is for the link of arms that are started here, and none (naive, pdd) has one: "
                 "`pddbench wan exec` runs your own commands on both sides of a link"
             )
+        if experiment.wan.events:
+            raise InputError(
+                "[wan] events change the link of arms that are started here, and none (naive, pdd) has one: leave them "
+                "out, or see `pddbench wan exec --event`"
+            )
         return "none", {"backend": "none"}
     choice = choose(name)
     link = resolve_link(experiment.wan, choice.backend)
     facts = {field: getattr(choice, field) for field in ("backend", "asked", "reason", "tried")}
+    if experiment.wan.events:
+        facts["events"] = experiment.wan.events
     return choice.backend, {**facts, "link": msgspec.to_builtins(link), "profile": link.profile}
 
 

@@ -97,6 +97,7 @@ class _Simulation:
         self._schedule.t0_ns = self._now_ns() + LEAD_NS
         if zero:
             self._spool.write(frames.Zero(self._schedule.t0_ns))
+            self._deployment.begin_events(self._schedule.t0_ns / NS)
             if self._plan.window is not None:
                 self._until_ns = self._schedule.t0_ns + self._plan.window.until_ns
         self._open = set(indices)
@@ -206,11 +207,11 @@ def simulate_frame(
 
 
 def _plan_of(experiment: Experiment, trace: Trace | None) -> Plan:
-    from pddbench.trace.read import read_trace
+    from pddbench.trace.read import read_as_columns
     from pddbench.workload.plan import make_plan
 
     work = experiment.workload
-    return make_plan(trace if trace is not None else read_trace(Path(work.trace), work.format), work)
+    return make_plan(trace if trace is not None else read_as_columns(Path(work.trace), work.format), work)
 
 
 def counted_run(

@@ -26,13 +26,18 @@ STOP_S = 30.0  # a worker that was told to stop and has not ended by then is kil
 LINE_BYTES = 1 << 20
 
 
-async def replay_by_workers(jobs: Sequence[WorkerJob], stop: asyncio.Event) -> ReplayEnd:
-    """Run the jobs as processes. Raises `WorldError` when one of them dies or fails, after all have ended."""
+async def replay_by_workers(
+    jobs: Sequence[WorkerJob], stop: asyncio.Event, on_zero: Callable[[int], None] = lambda t0_ns: None
+) -> ReplayEnd:
+    """Run the jobs as processes. Raises `WorldError` when one of them dies or fails, after all have ended.
+
+    `on_zero` is told the common t0 (ns on CLOCK_MONOTONIC) as soon as it is chosen.
+    """
     workers = [_Worker(job) for job in jobs]
     try:
         for worker in workers:
             await worker.start()
-        conductor = _Conductor(workers, stop)
+        conductor = _Conductor(workers, stop, on_zero)
         await conductor.run()
     finally:
         for worker in workers:
@@ -53,14 +58,15 @@ def _together(ends: Sequence[ReplayEnd]) -> ReplayEnd:
         Counts.total([end.counts for end in ends]),
         sum(end.late_bodies for end in ends),
         all(end.exact_timer for end in ends),
+        ends[0].reader if len({end.reader for end in ends}) == 1 else "python",  # the slowest of them counts
     )
 
 
 class _Conductor:
     """Waits until every worker is ready, names the common start, and passes a stop on."""
 
-    def __init__(self, workers: Sequence[_Worker], stop: asyncio.Event) -> None:
-        self._workers, self._stop = workers, stop
+    def __init__(self, workers: Sequence[_Worker], stop: asyncio.Event, on_zero: Callable[[int], None]) -> None:
+        self._workers, self._stop, self._on_zero = workers, stop, on_zero
         self._gone = False
 
     async def run(self) -> None:
@@ -98,6 +104,7 @@ class _Conductor:
             t0_ns = time.monotonic_ns() + LEAD_NS
             for worker in self._workers:
                 worker.tell(b"go %d\n" % t0_ns)
+            self._on_zero(t0_ns)
 
 
 class _Worker:

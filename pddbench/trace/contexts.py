@@ -7,6 +7,7 @@ possible hits are all built on these paths, so that they cannot disagree.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
 
@@ -55,3 +56,17 @@ def contexts(rows: Sequence[Shares], donors: Sequence[int]) -> Iterator[list[Seg
             head.append(Segment(i, row.prefix_tokens if donors[i] >= 0 else 0, length))
         paths.append(head)
         yield head
+
+
+def owners_before(donors: Sequence[int], starts: Sequence[int]) -> array[int]:
+    """By row: the owner of the segment that its own segment continues (-1: it starts at position 0).
+
+    `starts`: the position of each row's first fresh token.
+    """
+    before = array("q")
+    for donor, start in zip(donors, starts, strict=True):
+        owner = donor
+        while owner >= 0 and start <= starts[owner]:
+            owner = before[owner]
+        before.append(owner)
+    return before

@@ -9,25 +9,53 @@ finds covered. On the basis `prompt` only prompts leave KV behind, on `prompt+ou
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
-from typing import Any, Literal, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from pddbench.trace.contexts import Shares
+from pddbench.trace.contexts import Shares, owners_before
 
 Basis = Literal["prompt", "prompt+output"]
+Ints = npt.NDArray[np.int64]
+_LENGTHS = ("prefix_tokens", "input_tokens")
+_REACH_BITS = 32  # more than a position in a context has
 NEVER_NS = 2**63 - 1
 
 
-class Lengths(Protocol):
+class Shared(Protocol):
     """A trace in columns (`trace.columns.Columns`): tokens, and the index of each row's donor (-1: none)."""
 
-    prefix_tokens: npt.NDArray[np.int64]
-    input_tokens: npt.NDArray[np.int64]
-    output_tokens: npt.NDArray[np.int64]
-    donor: npt.NDArray[np.int64]
+    @property
+    def prefix_tokens(self) -> Ints:
+        """Tokens shared with the donor's context, shape (n,)."""
+
+    @property
+    def input_tokens(self) -> Ints:
+        """Tokens of each prompt, shape (n,)."""
+
+    @property
+    def donor(self) -> Ints:
+        """Index of each row's donor, shape (n,)."""
+
+
+class Lengths(NamedTuple):
+    """`trace.contexts.Shares` of many rows: int64, shape (n,) each."""
+
+    prefix_tokens: Ints
+    input_tokens: Ints
+    output_tokens: Ints
+
+    @classmethod
+    def of(cls, column: Callable[[str], Ints]) -> Lengths:
+        """From whatever hands out columns by name."""
+        return cls(*(column(name) for name in cls._fields))
+
+    @classmethod
+    def of_rows(cls, rows: Sequence[Shares]) -> Lengths:
+        """From rows."""
+        return cls.of(lambda name: np.array([getattr(row, name) for row in rows], dtype=np.int64))
 
 
 def donor_indices(rows: Sequence[Any]) -> list[int]:
@@ -49,27 +77,40 @@ def planned_hits(
 
     Shape (n,). `donors` defaults to `donor_indices(rows)`.
     """
-    donors = donor_indices(rows) if donors is None else donors
-    return _in_order(_Cover.of_rows(rows, donors, basis))
+    donor = np.asarray(donor_indices(rows) if donors is None else donors, dtype=np.int64)
+    prefix, inputs = (np.array([getattr(row, name) for row in rows], dtype=np.int64) for name in _LENGTHS)
+    return hits_in_order(prefix, inputs, donor, basis)
 
 
-def column_hits(columns: Lengths, basis: Basis = "prompt") -> npt.NDArray[np.int64]:
-    """`planned_hits` of a trace in columns, in about 50 bytes a request."""
-    prefix, length, reply, donor = (
-        _compact(c) for c in (columns.prefix_tokens, columns.input_tokens, columns.output_tokens, columns.donor)
-    )
-    return _in_order(_Cover(prefix, length, reply, donor, basis))
+def column_hits(columns: Shared, basis: Basis = "prompt") -> npt.NDArray[np.int64]:
+    """`planned_hits` of a trace in columns."""
+    return hits_in_order(columns.prefix_tokens, columns.input_tokens, columns.donor, basis)
 
 
-def _in_order(cover: _Cover) -> npt.NDArray[np.int64]:
-    hits = np.empty(len(cover), dtype=np.int64)
-    for i in range(len(cover)):
-        hits[i] = cover.hit(i)
-        cover.add(i)
+def hits_in_order(prefix: Ints, inputs: Ints, donor: Ints, basis: Basis) -> Ints:
+    """Hits where every earlier row is there, all rows at once.
+
+    What a row shares of its donor's prompt is there, and nothing more can be: its other tokens are fresh. Of the
+    donor's reply, on the basis `prompt`, there is what earlier rows have taken into their own prompts; those that
+    reach farther than any before share with the donor itself, for whoever shares with one of them reaches no farther.
+    """
+    _check_basis(basis)
+    hits = np.where(donor >= 0, prefix, 0)
+    if basis == "prompt+output":
+        return hits
+    late = np.flatnonzero((donor >= 0) & (prefix > inputs[donor]))
+    late = late[np.argsort(donor[late], kind="stable")]
+    if not len(late):
+        return hits
+    group = np.cumsum(np.diff(donor[late], prepend=donor[late[0]]) != 0)
+    reach = np.maximum.accumulate((group << _REACH_BITS) + prefix[late])  # of this donor's rows until here
+    before = np.concatenate([[0], reach[:-1]])
+    earlier = np.where(before >> _REACH_BITS == group, before & ((1 << _REACH_BITS) - 1), 0)
+    hits[late] = np.minimum(prefix[late], np.maximum(inputs[donor[late]], earlier))
     return hits
 
 
-def _compact(values: Sequence[int] | npt.NDArray[np.int64]) -> array[int]:
+def _compact(values: Sequence[int] | Ints) -> array[int]:
     """Whole numbers in 8 bytes each, quicker to index one by one than NumPy's."""
     out = array("q")
     out.frombytes(np.asarray(values, dtype=np.int64).tobytes())
@@ -77,8 +118,8 @@ def _compact(values: Sequence[int] | npt.NDArray[np.int64]) -> array[int]:
 
 
 def possible_hits(
-    rows: Sequence[Shares],
-    donors: Sequence[int],
+    rows: Sequence[Shares] | Lengths,
+    donors: Sequence[int] | Ints,
     query_ns: npt.ArrayLike,
     available_ns: npt.ArrayLike,
     basis: Basis = "prompt",
@@ -92,25 +133,29 @@ def possible_hits(
     """
     query = np.asarray(query_ns, dtype=np.int64)
     available = np.maximum(np.asarray(available_ns, dtype=np.int64), query)
-    n = len(rows)
+    n = len(query)
     cover = _Cover.of_rows(rows, donors, basis)
-    hits = np.zeros(n, dtype=np.int64)
+    hits = array("q", bytes(8 * n))
     moments, add_first = [query, available], cover.add
     if basis == "prompt+output" and replied_ns is not None:
         moments.append(np.maximum(np.asarray(replied_ns, dtype=np.int64), available))
         add_first = cover.add_prompt
     times = np.concatenate(moments)
     kind = np.repeat(np.arange(len(moments)), n)  # at equal times the question comes first
-    for event in np.lexsort((kind, times)).tolist():
-        if times[event] == NEVER_NS:
-            break
+    order = np.lexsort((kind, times))[: int((times != NEVER_NS).sum())]  # what never came would be last
+    for event in _compact(order):
         if event < n:
             hits[event] = cover.hit(event)
         elif event < 2 * n:
             add_first(event - n)
         else:
             cover.add(event - 2 * n)
-    return hits
+    return np.frombuffer(hits, dtype=np.int64)
+
+
+def _check_basis(basis: str) -> None:
+    if basis not in ("prompt", "prompt+output"):
+        raise ValueError(f"unknown hit basis {basis!r}")
 
 
 class _Cover:
@@ -119,34 +164,23 @@ class _Cover:
     def __init__(
         self, prefixes: array[int], inputs: array[int], outputs: array[int], donors: array[int], basis: Basis
     ) -> None:
-        if basis not in ("prompt", "prompt+output"):
-            raise ValueError(f"unknown hit basis {basis!r}")
+        _check_basis(basis)
         n = len(inputs)
         self._input = inputs
         self._output = outputs if basis == "prompt+output" else array("q", bytes(8 * n))
         self._start = array("q", (prefix if donor >= 0 else 0 for prefix, donor in zip(prefixes, donors, strict=True)))
-        self._before = self._owners(donors)
+        self._before = owners_before(donors, self._start)
         self._covered = array("q", bytes(8 * n))
 
     @classmethod
-    def of_rows(cls, rows: Sequence[Shares], donors: Sequence[int], basis: Basis) -> _Cover:
+    def of_rows(cls, rows: Sequence[Shares] | Lengths, donors: Sequence[int] | Ints, basis: Basis) -> _Cover:
         """Nothing covered yet of these rows."""
-        prefixes = _compact([row.prefix_tokens for row in rows])
-        inputs, outputs = _compact([row.input_tokens for row in rows]), _compact([row.output_tokens for row in rows])
+        lengths = rows if isinstance(rows, Lengths) else Lengths.of_rows(rows)
+        prefixes, inputs, outputs = map(_compact, lengths)
         return cls(prefixes, inputs, outputs, _compact(donors), basis)
 
     def __len__(self) -> int:
         return len(self._input)
-
-    def _owners(self, donors: Sequence[int]) -> array[int]:
-        """By row: the owner of the segment that its own segment continues (-1: it starts at position 0)."""
-        before = array("q")
-        for i, donor in enumerate(donors):
-            owner = donor
-            while owner >= 0 and self._start[i] <= self._start[owner]:
-                owner = before[owner]
-            before.append(owner)
-        return before
 
     def hit(self, i: int) -> int:
         """Tokens of row i's prompt that are covered now."""

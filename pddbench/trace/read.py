@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -24,6 +24,9 @@ from pddbench.trace.source import PARQUET_MAGIC, check_file, file_sha256, head, 
 from pddbench.trace.tracelab import read_tracelab
 from pddbench.trace.units import MOST_S
 from pddbench.trace.weka import folder_sha256, read_weka
+
+if TYPE_CHECKING:
+    from pddbench.trace.columns import Columns
 
 FORMATS: dict[str, Callable[[Path], Trace]] = {
     "canonical": read_canonical,
@@ -97,6 +100,18 @@ def read_trace(path: str | Path, format: str | None = None, block_tokens: int | 
     if name not in _WITH_BLOCKS:
         raise InputError(f"--source-block-tokens is for {', '.join(_WITH_BLOCKS)}, but {path} is {name}")
     return _sane(_WITH_BLOCKS[name](path, block_tokens), path)
+
+
+def read_as_columns(path: str | Path, format: str | None = None) -> Columns:
+    """The trace in columns. A canonical file is read batch by batch; of other formats all rows are in memory first.
+
+    Raises as `read_trace` does.
+    """
+    from pddbench.trace.columns import columns_of, read_columns
+
+    if format in (None, "canonical") and is_canonical(Path(path), format):
+        return read_columns(Path(path))
+    return columns_of(read_trace(path, format))
 
 
 def is_canonical(path: Path, format: str | None = None) -> bool:

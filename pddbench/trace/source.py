@@ -24,6 +24,8 @@ GZIP_MAGIC, ZSTD_MAGIC, PARQUET_MAGIC = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PAR1
 UTF8_BOM = b"\xef\xbb\xbf"
 INT32_MAX = 2**31 - 1
 _SNIFF_BYTES = 4096
+_BLOCK_BYTES = 1 << 20
+_BLANK_START = re.compile(rb"\n\s")
 MOST_LINE_BYTES, MOST_CONTENT_BYTES = 256 << 20, 2 << 30  # a small compressed file can hold a line without end
 _T = TypeVar("_T")
 
@@ -113,6 +115,39 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
         raise _broken_compression(path, number + 1, error) from error
     if blank == 1:
         raise TraceError(path, 1, None, "the file holds nothing but empty lines")
+
+
+def line_blocks(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Lines many at a time: their number, and they themselves (without the last end). The first line comes alone.
+
+    What `numbered_lines` refuses is refused here in the same words; lines are stripped only where one begins with a
+    blank.
+    """
+    number = 0
+    try:
+        with open_plain(path) as stream:
+            first = stream.readline(MOST_LINE_BYTES + 1)
+            while block := first or stream.read(_BLOCK_BYTES):
+                if not first and not block.endswith(b"\n"):
+                    block += stream.readline(MOST_LINE_BYTES + 1)
+                lines = block.count(b"\n") + (not block.endswith(b"\n"))
+                if len(block) > MOST_LINE_BYTES or block.isspace() or not _whole(block):
+                    break  # the careful way has the sentence for what is wrong, or finds that nothing is
+                yield lines, block.removesuffix(b"\n").removeprefix(b"" if number else UTF8_BOM)
+                number += lines
+                first = b""
+            else:
+                return
+    except (OSError, EOFError, zlib.error) as error:
+        raise _broken_compression(path, number + 1, error) from error
+    for at, line in numbered_lines(path):
+        if at > number:
+            yield 1, line
+
+
+def _whole(block: bytes) -> bool:
+    """Whether every line of a block begins with something: none is empty."""
+    return not block[:1].isspace() and _BLANK_START.search(block) is None
 
 
 def _bounded(stream: IO[bytes]) -> Iterator[bytes]:

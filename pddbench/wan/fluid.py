@@ -6,16 +6,20 @@ Between two events all rates are constant, so the state moves from event to even
 whose windows are open all have the same rate: what such a flow has received is one number for all of them, and an
 event costs as much as there are flows in slow start, however many others there are. While the line has room for the
 caps of all of them, flows do not feel one another, and each is followed by the closed form, without any event.
+
+A line that is cut carries nothing, and its flows go on afterwards with the windows they had: TCP's retransmission
+timer, which makes the wait up to twice as long, is not in the model.
 """
 
 from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from pddbench.wan.clock import Clock
 from pddbench.wan.link import Link
+from pddbench.wan.steps import Step
 from pddbench.wan.transfer import INITIAL_WINDOW_BYTES, sending_s, transfer_s
 
 _SLACK_BYTES = 0.5  # less than a byte left is nothing left
@@ -58,6 +62,28 @@ class FluidLink:
         self._updated_s = clock.now()
         self._version = 0
         self.delivered_bytes = 0.0
+        self._shut_out: list[tuple[int, _Flow]] = []  # those whose handshake met a line that is cut
+        self.changes = 0
+
+    def follow(self, steps: Sequence[Step], start_s: float) -> None:
+        """Change the line at times of the clock: `start_s` is the zero of the steps."""
+        for step in steps:
+            self._clock.call_at(start_s + step.at_s, self._change, step.rate_share)
+
+    def _change(self, rate_share: float) -> None:
+        """From now on the line has a share of its rate. What predicts (`predict_s`) is not told."""
+        self._advance()
+        for flow_id, flow in list(self._free.items()):
+            self._join_others(flow_id, flow)
+        self._rate = self.link.rate_bytes_s * rate_share
+        self.changes += 1
+        if self._rate > 0:
+            opens_s = self._clock.now() + (0.0 if self._warm else self._rtt_s)
+            for flow_id, flow in self._shut_out:
+                flow.opens_s = opens_s
+                self._clock.call_at(opens_s, self._begin, flow_id, flow)
+            self._shut_out = []
+        self._reschedule()
 
     def send(self, flow_id: int, n_bytes: float, on_arrived: Callable[[], None]) -> None:
         """Start a transfer; `on_arrived` is called when its last byte has reached the other end."""
@@ -115,6 +141,9 @@ class FluidLink:
     def _begin(self, flow_id: int, flow: _Flow) -> None:
         """The handshake is over: the flow begins to send."""
         if self._flows.get(flow_id) is not flow:
+            return
+        if self._rate <= 0:
+            self._shut_out.append((flow_id, flow))
             return
         if (len(self._free) + 1) * self._cap <= self._rate and not self._growing and not self._open:
             flow.opens_s = self._clock.now()
@@ -246,9 +275,10 @@ class FluidLink:
         self._version += 1
         next_s = math.inf
         for flow in self._growing.values():
-            next_s = min(next_s, self._updated_s + flow.left / flow.rate, flow.round_end_s)
+            ends_s = self._updated_s + flow.left / flow.rate if flow.rate > 0 else math.inf
+            next_s = min(next_s, ends_s, flow.round_end_s)
         first = self._first()
-        if first is not None:
+        if first is not None and self._open_rate > 0:
             next_s = min(next_s, self._updated_s + max(0.0, first[0] - self._received) / self._open_rate)
         if next_s < math.inf:
             self._clock.call_at(next_s, self._on_event, self._version)

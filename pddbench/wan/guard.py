@@ -2,28 +2,38 @@
 
 Before and after: `wan.verify`, with the line filled. Beside: every few seconds some small datagrams (below 1% of the
 link), and the kernel or the emulator read back. Beside load a round trip may be long, because the line's queue is full;
-it may never be shorter than the delay that was asked.
+it may never be shorter than the delay that was asked, and the line may never carry more than its rate. A link whose
+schedule changes it is judged by what it should be at that time; after the load it is as asked again.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import math
 import select
 import subprocess
 import threading
 import time
+from collections.abc import Callable, Sequence
 from typing import Any
+
+import msgspec
 
 from pddbench.errors import PddbenchError
 from pddbench.wan.meter import Meter
 from pddbench.wan.openlink import WanLink
+from pddbench.wan.schedule import Scheduled
+from pddbench.wan.shape import Shape
+from pddbench.wan.steps import Step
 from pddbench.wan.verify import RTT_SLACK, RTT_SLACK_MS, Verification
 
 EVERY_S = 5.0
 TRIES = 3  # a busy machine delays packets for a moment; a wrong link is wrong each time
 _SILENT = 3  # probes in a row without any answer
 _PACKETS = 5
+_LATE_S = 1.0  # a change of the link that was in force later than that was not the one of the schedule
+_RATE_SLACK, _RATE_SLACK_BYTES = 0.05, 100_000  # headers that a queue does not count; what passes during two counts
 _QUIET_SHARE, _QUIET_S, _QUIET_LIMIT_S = 0.02, 0.25, 30.0
 
 
@@ -42,25 +52,39 @@ class Guard:
         self._watcher: subprocess.Popen[bytes] | None = None
         self._before: Verification | None = None
         self._after: Verification | None = None
+        self._schedule: Scheduled | None = None
+        self._carried: tuple[float, tuple[Shape, Shape], dict[str, dict[str, float]]] | None = None
         self.problems: list[str] = []
         self.dead = False  # the link is gone: nothing over it can go on
 
-    def begin(self) -> None:
-        """Measure the idle link, then begin to watch. Raises `WorldError` when it cannot be measured at all."""
-        self._before = self._verified("before the load", load=True)
+    def begin(self, stopped: Callable[[], bool] = lambda: False) -> None:
+        """Measure the idle link, then begin to watch. Raises `WorldError` when it cannot be measured at all.
+
+        A link that is not as asked is measured again, unless `stopped` says that nobody waits for it any more.
+        """
+        self._before = self._verified("before the load", load=True, stopped=stopped)
         self._start = time.monotonic()
         self._meter = Meter(self.link.side_a, self.link.side_b)
         self._watcher = self._meter.watch(self._every_s, _PACKETS)
         self._thread.start()
 
+    def begin_schedule(self, steps: Sequence[Step], start_s: float, speed: float = 1.0) -> None:
+        """Change the link from now on: `start_s` is the zero of the steps on CLOCK_MONOTONIC, `speed` as in a run."""
+        if steps:
+            self._schedule = Scheduled(self.link, steps, start_s, speed)
+            self._schedule.start()
+
     def end(self, load: bool = True) -> None:
         """Stop watching, and measure again; `load=False` without filling the line. Once; harmless after that."""
         if self._stop.is_set():
             return
+        self._end_schedule()
         self._end_watching()
         if self._before is None or self.dead:
             return
         try:
+            if self._schedule is not None:
+                self._schedule.restore()
             if load:
                 self._wait_until_quiet()
             self._after = self._verified("after the load", load=load)
@@ -69,14 +93,32 @@ class Guard:
 
     def close(self) -> None:
         """Stop watching, without another measurement, and take the link down; harmless when done twice."""
+        if self._schedule is not None:
+            self._schedule.stop()
         self._end_watching()
         self.link.close()
 
-    def _verified(self, when: str, *, load: bool) -> Verification:
+    def _end_schedule(self) -> None:
+        """No further changes; those that failed, or came late, made another link than the one described."""
+        if self._schedule is None:
+            return
+        self._schedule.stop()
+        if self._schedule.error is not None:
+            self._problem(f"the link could not be changed: {self._schedule.error}")
+        for change in self._schedule.applied:
+            late_s = change.in_force_s - change.wanted_s
+            if late_s > _LATE_S * self._schedule.speed:
+                self._problem(
+                    f"the link was to be {change.state} at {change.wanted_s:g} s and was so {late_s:.1f} s later"
+                )
+
+    def _verified(self, when: str, *, load: bool, stopped: Callable[[], bool] = lambda: False) -> Verification:
         for _ in range(self._tries):
             found = self.link.verify(load=load)
             if found.ok:
                 return found
+            if stopped():
+                break
         self.problems += [f"{when}: {finding.words()}" for finding in found.findings if not finding.ok]
         return found
 
@@ -130,7 +172,8 @@ class Guard:
             raise OSError("the probe ended")
         self._judge(json.loads(line))
         try:
-            self.link.backend.check_unchanged()
+            self.link.check_unchanged()
+            self._judge_rate()
         except PddbenchError as error:
             self._problem(str(error))
             self.dead = self.dead or not self._alive()
@@ -154,15 +197,43 @@ class Guard:
         floor = wanted - max(RTT_SLACK_MS, RTT_SLACK * wanted) - 4 * jitter
         if times and min(times) < floor:
             self._problem(f"a round trip took {min(times):.2f} ms, less than the {wanted:g} ms that were asked")
+        if any(self.link.was_cut(*sent_s) for sent_s in probe["sent_s"]):
+            self._problem("a probe came back that was sent while the link was to be cut")
+        if self.link.cut_since(probe["began_s"]):
+            return  # silence is what was asked
         self._silent = 0 if times else self._silent + 1
-        if self._silent == _SILENT and max(shape.loss_share for shape in shapes) < 1:
+        if self._silent == _SILENT:
             self._problem(f"no probe came back for {_SILENT * self._every_s:g} s")
+
+    def _judge_rate(self) -> None:
+        """What each direction carried since the last look: not more than its rate, whatever the load.
+
+        What was in the queue then may have got its place in the line under an earlier rate.
+        """
+        counted, shapes, now_s = self.link.counters(), self.link.shapes, time.monotonic()
+        before, self._carried = self._carried, (now_s, shapes, counted)
+        if before is None or before[1] != shapes:
+            return
+        for way, shape in zip(("a_to_b", "b_to_a"), shapes, strict=True):
+            then, now = before[2][way], counted[way]
+            waiting = now["queued_bytes"] - then["queued_bytes"]
+            n_bytes = now["bytes"] - then["bytes"] - waiting
+            most = (shape.rate_mbit or math.inf) * 1e6 / 8 * (now_s - before[0])
+            slack = _RATE_SLACK * (most + abs(waiting)) + _RATE_SLACK_BYTES
+            if n_bytes > most + slack + then["queued_bytes"]:
+                mbit = n_bytes * 8e-6 / (now_s - before[0])
+                self._problem(f"{way} carried {mbit:.4g} Mbit/s, more than the {shape.rate_mbit:g} that were asked")
 
     def _problem(self, text: str) -> None:
         """Keep what is wrong, once, with its time."""
         with self._lock:
             if not any(text in known for known in self.problems):
                 self.problems.append(f"{time.monotonic() - self._start:.0f} s after the start: {text}")
+
+    @property
+    def changes(self) -> list[dict[str, Any]]:
+        """How the schedule has changed the link so far (`steps.Applied`)."""
+        return [msgspec.to_builtins(change) for change in self._schedule.applied] if self._schedule else []
 
     def facts(self) -> dict[str, Any]:
         """For the manifest: what was asked, measured before, beside and after, and whether it was right throughout."""
@@ -173,7 +244,9 @@ class Guard:
         with contextlib.suppress(PddbenchError):  # a dead link has nothing to say; its death is among the problems
             facts = self.link.facts | {"counters": self.link.counters()}
         facts.pop("verifications", None)
+        schedule = self._schedule
         return facts | {
+            "changes_not_reached": [msgspec.to_builtins(step) for step in schedule.not_reached] if schedule else [],
             "ok": not self.problems,
             "problems": list(self.problems),
             "before": self._before.facts() if self._before else None,

@@ -47,8 +47,12 @@ class Meter:
 
     def rtt_ms(self, count: int, timeout_s: float) -> list[float]:
         """Round-trip times of those datagrams that came back."""
-        times: list[float] = self.measure("rtt", count, timeout_s, seconds=count * timeout_s)["rtt_ms"]
-        return times
+        return self.trips_ms(count, timeout_s)[0]
+
+    def trips_ms(self, count: int, timeout_s: float) -> tuple[list[float], list[float]]:
+        """Of those datagrams that came back: the round trips, and of each the way there (one clock for both sides)."""
+        found = self.measure("rtt", count, timeout_s, seconds=count * timeout_s)
+        return found["rtt_ms"], found["there_ms"]
 
     def throughput(self, warm_s: float, measured_s: float) -> tuple[float, str]:
         """Mbit/s of payload of one TCP flow at its receiver, and the congestion control it had."""

@@ -107,18 +107,21 @@ class Netem:
         """See `Backend.apply`."""
         for direction, shape in (("a_to_b", a_to_b), ("b_to_a", b_to_a)):
             if self._shapes.get(direction) != shape:
-                self._apply(self._sides[direction], shape)
+                self._apply(self._sides[direction], shape, self._shapes.pop(direction, None))
                 self._shapes[direction] = shape
         self.check_unchanged()
 
-    def _apply(self, side: Side, shape: Shape) -> None:
-        """Delete, then add: `tc qdisc replace` keeps the old rate."""
+    def _apply(self, side: Side, shape: Shape, before: Shape | None) -> None:
+        """Delete, then add: a change keeps each figure that it does not name. Where it names all of them it is a
+        change, so that what is under way stays under way."""  # fmt: skip
         segments = _GSO_SEGMENTS if offload(shape) else 1
         command(side, [self._ip, "link", "set", NAME, "mtu", str(shape.mtu_bytes), "gso_max_segs", str(segments)])
-        if self._own_qdisc(side) is not None:
+        there = self._own_qdisc(side) is not None
+        word = "change" if there and before is not None and _same_names(before, shape) else "add"
+        if there and word == "add":
             command(side, [self._tc, "qdisc", "delete", "dev", NAME, "root"])
-        add = [self._tc, "qdisc", "add", "dev", NAME, "root", "handle", HANDLE, "netem", *netem_arguments(shape)]
-        done = side.run(add)
+        put = [self._tc, "qdisc", word, "dev", NAME, "root", "handle", HANDLE, "netem", *netem_arguments(shape)]
+        done = side.run(put)
         if done.returncode != 0:
             raise Unavailable(self.name, f"tc says {_sentence(done.stderr)}")
 
@@ -166,11 +169,17 @@ class Netem:
                 "bytes": float(qdisc.get("bytes", 0)),
                 "lost": float(qdisc.get("drops", 0)),
                 "dropped": 0.0,
+                "queued_bytes": float(qdisc.get("backlog", 0)),
             }
         return out
 
     def close(self) -> None:
         """Nothing to do: the devices go with their namespaces."""
+
+
+def _same_names(before: Shape, after: Shape) -> bool:
+    """Whether all that netem keeps from before is named again: limit, delay, jitter and random loss always are."""
+    return (before.rate_mbit is None or after.rate_mbit is not None) and before.distribution == after.distribution
 
 
 def _sentence(stderr: str) -> str:

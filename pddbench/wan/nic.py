@@ -269,9 +269,11 @@ def _start_keeper(path: Path) -> subprocess.Popen[bytes]:
 
 
 def _write(applied: Applied) -> None:
-    """The journal, on disk before anything changes; one that is there is somebody's."""
+    """The journal, on disk before anything changes; one that is there is somebody's, who lives or left something."""
     try:
         JOURNALS.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if _outlived(applied.path):
+            forget(applied.path)
         fd = os.open(applied.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
         raise InputError(
@@ -285,6 +287,18 @@ def _write(applied: Applied) -> None:
         file.write(msgspec.json.encode(applied))
         file.flush()
         os.fsync(fd)
+
+
+def _outlived(path: Path) -> bool:
+    """Whether a journal's process is gone, and so is what it did (`examine` has found nothing of ours): its network
+    namespace ended with everything, and the number of that is now another's."""  # fmt: skip
+    try:
+        os.kill(msgspec.json.decode(path.read_bytes(), type=Applied).pid, 0)
+    except ProcessLookupError:
+        return True
+    except (OSError, msgspec.DecodeError):
+        return False
+    return False
 
 
 def journals() -> list[Applied]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import platform
+import threading
+import time
 from types import TracebackType
 from typing import Any
 
@@ -18,6 +21,8 @@ from pddbench.wan.shape import Shape, shape_of
 from pddbench.wan.tun import Tun
 from pddbench.wan.verify import Verification, verify
 
+_LATE_S = 0.1  # what was sent shortly before the end of a cut may be looked at after it
+
 
 class WanLink:
     """An open link: `side_a` and `side_b` start processes and have addresses; `facts` is for the manifest."""
@@ -27,6 +32,8 @@ class WanLink:
         self.backend = backend
         self.shapes = (a_to_b, b_to_a)
         self.verifications: list[Verification] = []
+        self._changing = threading.Lock()  # who reads back must not see a half of a change
+        self._cuts: list[tuple[float, float, float]] = []  # begin of the change, in force, begin of the next one
 
     @property
     def side_a(self) -> Side:
@@ -63,8 +70,28 @@ class WanLink:
 
     def change(self, a_to_b: Shape, b_to_a: Shape) -> None:
         """Another link from now on."""
-        self.backend.apply(a_to_b, b_to_a)
-        self.shapes = (a_to_b, b_to_a)
+        begin_s = time.monotonic()
+        with self._changing:
+            self.backend.apply(a_to_b, b_to_a)
+            self.shapes = (a_to_b, b_to_a)
+            if self._cuts and self._cuts[-1][2] == math.inf:
+                self._cuts[-1] = (*self._cuts[-1][:2], begin_s)
+            if min(shape.loss_share for shape in self.shapes) == 1:
+                self._cuts.append((begin_s, time.monotonic(), math.inf))
+
+    def check_unchanged(self) -> tuple[Shape, Shape]:
+        """The link that is in force; `WorldError` when it is no longer what was last applied."""
+        with self._changing:
+            self.backend.check_unchanged()
+            return self.shapes
+
+    def was_cut(self, from_s: float, until_s: float) -> bool:
+        """Whether the link was cut for certain between these times (CLOCK_MONOTONIC), so that nothing comes through."""
+        return any(in_force_s < from_s and until_s < end_s - _LATE_S for _, in_force_s, end_s in self._cuts)
+
+    def cut_since(self, from_s: float) -> bool:
+        """Whether the link was, or may have been, cut at some time after `from_s`."""
+        return any(end_s >= from_s for _, _, end_s in self._cuts)
 
     def counters(self) -> dict[str, dict[str, float]]:
         """By direction since the start: packets, wire bytes, lost, dropped."""

@@ -1,8 +1,7 @@
-"""A link that changes during a run: brown-outs, flaps and cuts, as a list of times and figures."""
+"""Changing a link of packets while something runs over it, at the times of a schedule (`wan.steps`)."""
 
 from __future__ import annotations
 
-import itertools
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -12,101 +11,59 @@ import msgspec
 from pddbench.errors import InputError, PddbenchError
 from pddbench.wan.openlink import WanLink
 from pddbench.wan.shape import Shape
+from pddbench.wan.steps import Applied, Step
 
 
-class Change(msgspec.Struct, frozen=True):
-    """From `at_s` seconds after the start the link is so."""
-
-    at_s: float
-    a_to_b: Shape
-    b_to_a: Shape
-
-
-_LAST_S = 1e6  # no event comes later, and no link flaps more often
-
-
-class Applied(msgspec.Struct, frozen=True):
-    """When a change was wanted and when it was in force, seconds after the start."""
-
-    wanted_s: float
-    in_force_s: float
-    a_to_b: Shape
-    b_to_a: Shape
+def shape_at(usual: Shape, rate_share: float) -> Shape:
+    """A direction with a share of its rate; 0: nothing comes through. The queue has the room that it has."""
+    if rate_share == 1:
+        return usual
+    if rate_share == 0:
+        return msgspec.structs.replace(usual, loss_pct=100.0, gilbert=None)
+    return msgspec.structs.replace(
+        usual, rate_mbit=(usual.rate_mbit or 0.0) * rate_share, queue_packets=usual.limit_packets
+    )
 
 
-def cut_of(shape: Shape) -> Shape:
-    """The same direction with nothing coming through."""
-    return msgspec.structs.replace(shape, loss_pct=100.0, gilbert=None)
-
-
-def brown_out(usual: tuple[Shape, Shape], at_s: float, for_s: float, rate_share: float) -> list[Change]:
-    """The rate falls to a share of itself for a while."""
-    if not 0 < rate_share < 1:
-        raise InputError(f"a brown-out leaves a share of the rate between 0 and 1, not {rate_share:g}")
-    if not all(shape.rate_mbit for shape in usual):
+def check_rates(steps: Sequence[Step], *usual: Shape) -> None:
+    """`InputError` for a brown-out of a link that has no rate."""
+    if any(0 < step.rate_share < 1 for step in steps) and not all(shape.rate_mbit for shape in usual):
         raise InputError("a brown-out needs a link with a rate")
-    a, b = (msgspec.structs.replace(shape, rate_mbit=(shape.rate_mbit or 0.0) * rate_share) for shape in usual)
-    return [Change(at_s, a, b), Change(at_s + for_s, *usual)]
-
-
-def cut(usual: tuple[Shape, Shape], at_s: float, for_s: float) -> list[Change]:
-    """Nothing comes through for a while."""
-    return [Change(at_s, cut_of(usual[0]), cut_of(usual[1])), Change(at_s + for_s, *usual)]
-
-
-def flap(usual: tuple[Shape, Shape], at_s: float, down_s: float, up_s: float, times: int) -> list[Change]:
-    """Several cuts of `down_s` with `up_s` between them."""
-    return [step for i in range(times) for step in cut(usual, at_s + i * (down_s + up_s), down_s)]
-
-
-def parse_event(text: str, usual: tuple[Shape, Shape]) -> list[Change]:
-    """`cut AT FOR`, `flap AT DOWN UP TIMES` or `brown-out AT FOR SHARE`, in seconds after the commands start."""
-    name, *words = text.split()
-    kinds: dict[str, tuple[int, Callable[..., list[Change]]]]
-    kinds = {"cut": (2, cut), "flap": (4, flap), "brown-out": (3, brown_out)}
-    try:
-        figures = [float(word) for word in words]
-    except ValueError:
-        figures = []
-    if name not in kinds or len(figures) != kinds[name][0] or not all(0 <= figure <= _LAST_S for figure in figures):
-        raise InputError(f"an event is 'cut AT FOR', 'flap AT DOWN UP TIMES' or 'brown-out AT FOR SHARE', not {text!r}")
-    if name == "flap":
-        at_s, down_s, up_s, times = figures
-        return flap(usual, at_s, down_s, up_s, int(times))
-    return kinds[name][1](usual, *figures)
-
-
-def checked(steps: Sequence[Change]) -> list[Change]:
-    """`InputError` unless the times rise from 0 or later."""
-    times = [step.at_s for step in steps]
-    if any(late <= early for early, late in itertools.pairwise(times)) or (times and times[0] < 0):
-        raise InputError(f"a schedule's times must rise from 0: {', '.join(f'{t:g}' for t in times)} s")
-    return list(steps)
 
 
 def run_schedule(
     link: WanLink,
-    steps: Sequence[Change],
+    steps: Sequence[Step],
     stop: threading.Event | None = None,
     before_each: Callable[[], object] | None = None,
+    start_s: float | None = None,
+    speed: float = 1.0,
+    applied: list[Applied] | None = None,
 ) -> list[Applied]:
-    """Apply the steps at their times, until done or stopped; what was applied, and when it was in force."""
-    stop, start, applied = stop or threading.Event(), time.monotonic(), []
-    for step in checked(steps):
-        if stop.wait(max(0.0, start + step.at_s - time.monotonic())):
+    """Apply the steps at their times, until done or stopped; what was applied, and when it was in force.
+
+    `start_s`: the zero of the steps on CLOCK_MONOTONIC (None: now); `speed`: seconds of the steps a wall second.
+    """
+    stop, applied = stop or threading.Event(), [] if applied is None else applied
+    start_s, usual = time.monotonic() if start_s is None else start_s, link.shapes
+    for step in steps:
+        if stop.wait(max(0.0, start_s + step.at_s / speed - time.monotonic())):
             break
         if before_each is not None:
             before_each()
-        link.change(step.a_to_b, step.b_to_a)
-        applied.append(Applied(step.at_s, time.monotonic() - start, step.a_to_b, step.b_to_a))
+        link.change(shape_at(usual[0], step.rate_share), shape_at(usual[1], step.rate_share))
+        in_force_s = (time.monotonic() - start_s) * speed
+        applied.append(Applied(step.at_s, in_force_s, step.rate_share, step.words))
     return applied
 
 
 class Scheduled:
-    """Runs a schedule beside something else: a context manager whose `applied` is there afterwards."""
+    """Runs a schedule beside something else: a context manager; `applied` is what has been, `error` what stopped it."""
 
-    def __init__(self, link: WanLink, steps: Sequence[Change]) -> None:
-        self._link, self._steps = link, checked(steps)
+    def __init__(self, link: WanLink, steps: Sequence[Step], start_s: float | None = None, speed: float = 1.0) -> None:
+        check_rates(steps, *link.shapes)
+        self._link, self._steps, self._start_s, self.speed = link, list(steps), start_s, speed
+        self._usual = link.shapes
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="wan-schedule", daemon=True)
         self.applied: list[Applied] = []
@@ -114,15 +71,35 @@ class Scheduled:
 
     def _run(self) -> None:
         try:
-            self.applied = run_schedule(self._link, self._steps, self._stop)
+            run_schedule(
+                self._link, self._steps, self._stop, start_s=self._start_s, speed=self.speed, applied=self.applied
+            )
         except PddbenchError as error:
             self.error = error
 
-    def __enter__(self) -> Scheduled:
+    @property
+    def not_reached(self) -> list[Step]:
+        """Steps whose time had not come when it was stopped."""
+        return self._steps[len(self.applied) :]
+
+    def start(self) -> None:
+        """Begin."""
         self._thread.start()
+
+    def stop(self) -> None:
+        """End it where it is; an error of the schedule is raised by whoever asks `error`."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def restore(self) -> None:
+        """The link as it was before the schedule; raises as `WanLink.change`."""
+        if self._link.shapes != self._usual:
+            self._link.change(*self._usual)
+
+    def __enter__(self) -> Scheduled:
+        self.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stops where it is; an error of the schedule is raised by whoever asks `error`."""
-        self._stop.set()
-        self._thread.join()
+        self.stop()

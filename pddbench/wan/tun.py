@@ -74,7 +74,9 @@ class Tun:
         try:
             answer = self._read_line()
             if answer.startswith("error"):
-                raise Unavailable(self.name, f"the kernel says {printable(answer.removeprefix('error '))!r}")
+                reason = printable(answer.removeprefix("error "))
+                right = " (allow it to be opened, chmod 666, or run as root)" if "Permission denied" in reason else ""
+                raise Unavailable(self.name, f"the kernel says {reason!r}{right}")
             self._ask("stats")  # the compiled program has taken over: its file may go
         except BaseException:
             self.close()

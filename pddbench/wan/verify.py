@@ -82,7 +82,7 @@ def verify(backend: Backend, near: Side, far: Side, a_to_b: Shape, b_to_a: Shape
     start = time.monotonic()
     findings = []
     with Meter(near, far) as meter:
-        findings.append(check_rtt(meter, a_to_b, b_to_a))
+        findings += check_delays(meter, a_to_b, b_to_a)
         if load and a_to_b.loss_share:
             findings.append(check_loss(backend, meter, "a_to_b", a_to_b))
         elif load and b_to_a.loss_share == 0 and a_to_b.rate_mbit:
@@ -97,24 +97,28 @@ def verify(backend: Backend, near: Side, far: Side, a_to_b: Shape, b_to_a: Shape
     return Verification(backend.name, findings, time.monotonic() - start)
 
 
-def check_rtt(meter: Meter, a_to_b: Shape, b_to_a: Shape, count: int = RTT_COUNT) -> Finding:
-    """The median round trip of single datagrams; lost ones are sent again, up to a limit."""
+def check_delays(meter: Meter, a_to_b: Shape, b_to_a: Shape, count: int = RTT_COUNT) -> list[Finding]:
+    """The median round trip of single datagrams, and the way there alone: two delays on the wrong sides have the same
+    sum. Lost datagrams are sent again, up to a limit."""  # fmt: skip
     wanted = a_to_b.delay_ms + b_to_a.delay_ms
     timeout_s = 1.0 + 3 * (wanted + 3 * (a_to_b.jitter_ms + b_to_a.jitter_ms)) / 1e3
     times_ms: list[float] = []
+    there_ms: list[float] = []
     for _ in range(5):
-        times_ms += meter.rtt_ms(count - len(times_ms) + 2, timeout_s)
+        round_trips, there = meter.trips_ms(count - len(times_ms) + 2, timeout_s)
+        times_ms, there_ms = times_ms + round_trips, there_ms + there
         if len(times_ms) >= count:
-            return rtt_finding(times_ms, wanted, (a_to_b.jitter_ms + b_to_a.jitter_ms))
+            both = rtt_finding(times_ms, wanted, (a_to_b.jitter_ms + b_to_a.jitter_ms))
+            return [both, rtt_finding(there_ms, a_to_b.delay_ms, a_to_b.jitter_ms, "delay a_to_b")]
     raise WorldError(f"cannot measure the link: only {len(times_ms)} of {5 * count} round trips came back")
 
 
-def rtt_finding(times_ms: Sequence[float], wanted_ms: float, jitter_ms: float) -> Finding:
-    """The verdict on round trips; the median of few with jitter is itself uncertain, which widens the bounds."""
+def rtt_finding(times_ms: Sequence[float], wanted_ms: float, jitter_ms: float, name: str = "rtt median") -> Finding:
+    """The verdict on delays; the median of few with jitter is itself uncertain, which widens the bounds."""
     slack = max(RTT_SLACK_MS, RTT_SLACK * wanted_ms) + _Z99 * 1.2533 * jitter_ms / math.sqrt(len(times_ms))
     low, median, high = min(times_ms), statistics.median(times_ms), max(times_ms)
     note = f"{low:.2f} to {high:.2f}"
-    return Finding("rtt median", "ms", wanted_ms, median, wanted_ms - slack, wanted_ms + slack, len(times_ms), note)
+    return Finding(name, "ms", wanted_ms, median, wanted_ms - slack, wanted_ms + slack, len(times_ms), note)
 
 
 def check_rate(meter: Meter, shape: Shape, rtt_s: float) -> Finding:

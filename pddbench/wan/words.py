@@ -18,6 +18,11 @@ def why(backend: str, asked: str | None = None, reason: str = "") -> str:
     return f"{how} (chosen by auto{': ' + printable(reason, 160) if reason else ''})"
 
 
+def events_words(events: Sequence[str]) -> str:
+    """How the link changes, of an experiment's `events`; empty when it stays as it is."""
+    return f"which changes ({', '.join(printable(event, 80) for event in events)})" if events else ""
+
+
 def measured(runs: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """Of all runs over packets: median round trip (`rtt_ms`, the worst of the runs) and least throughput (`mbit`).
 

@@ -82,6 +82,7 @@ class Wan(_Strict):
     loss_pct: float | None = None  # of packets, each way
     jitter_ms: float | None = None  # standard deviation of the delay
     congestion_control: Literal["cubic", "reno", "bbr"] = "cubic"  # of the connections over the link
+    events: list[str] = []  # 'cut AT FOR', 'flap AT DOWN UP TIMES', 'brown-out AT FOR SHARE': seconds of each repeat
 
 
 class Cost(_Strict):

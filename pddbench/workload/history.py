@@ -10,13 +10,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-import msgspec
-
-from pddbench.trace.model import Row
+from pddbench.workload.requests import as_columns
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from pddbench.trace.columns import Columns
+    from pddbench.trace.hits import Lengths
     from pddbench.workload.plan import Plan, PlannedRequest
 
 
@@ -74,97 +76,109 @@ def taken(end: int, request: PlannedRequest, reply_tokens: int) -> int:
 
     All of the reply, however long it became, where the plan has all of it; else the planned number, or fewer.
     """
-    wanted = end - request.input_tokens
-    return reply_tokens if wanted >= request.output_tokens else min(wanted, reply_tokens)
+    return taken_of(end - request.input_tokens, request.output_tokens, reply_tokens)
 
 
-class SentRow(NamedTuple):
-    """A request's lengths as they were sent (see `trace.contexts.Shares`)."""
-
-    prefix_tokens: int
-    input_tokens: int
-    output_tokens: int
+def taken_of(wanted: int, planned: int, reply_tokens: int) -> int:
+    """The same of the first `wanted` tokens of a reply that was planned to have `planned`."""
+    return reply_tokens if wanted >= planned else min(wanted, reply_tokens)
 
 
-def sent_rows(plan: Plan, reply_tokens: Sequence[int]) -> list[SentRow]:
+def sent_rows(plan: Plan, reply_tokens: npt.ArrayLike) -> Lengths:
     """Every request's real lengths, given those of the replies (0: none came). Pure; of recorded history: as planned.
 
     The same donors with these lengths are the trie of what was really sent.
     """
-    requests = plan.requests
+    import numpy as np
+
+    from pddbench.trace.hits import Lengths
+
+    columns = as_columns(plan.requests)
+    planned = Lengths.of(columns.ints)
     if plan.history != "live":
-        return [SentRow(r.prefix_tokens, r.input_tokens, r.output_tokens) for r in requests]
-    rows: list[SentRow] = []
-    for request, reply in zip(requests, reply_tokens, strict=True):
-        prefix = _sent_position(requests, rows, request.prefix_of, request.prefix_tokens, reply_tokens)
-        fresh = request.input_tokens - request.prefix_tokens
-        rows.append(SentRow(prefix, prefix + fresh, int(reply)))
-    return rows
+        return planned
+    sent = _SentPositions(planned, columns.ints("prefix_of").tolist(), np.asarray(reply_tokens).tolist())
+    for i in range(len(columns)):
+        sent.add(i)
+    return Lengths(*(np.array(column, dtype=np.int64) for column in (sent.prefix, sent.inputs, sent.replies)))
 
 
-def _sent_position(
-    requests: Sequence[PlannedRequest], rows: Sequence[SentRow], donor: int, position: int, replies: Sequence[int]
-) -> int:
-    """Where planned `position` of the context of `donor` came to lie."""
-    while donor >= 0:
-        request = requests[donor]
-        if position > request.input_tokens:
-            return rows[donor].input_tokens + taken(position, request, int(replies[donor]))
-        if position > request.prefix_tokens or request.prefix_of < 0:
-            return rows[donor].prefix_tokens + position - request.prefix_tokens
-        donor = request.prefix_of
-    return position
+class _SentPositions:
+    """Prefix and prompt of each request as they were sent, request by request."""
+
+    def __init__(self, planned: Lengths, donors: list[int], replies: list[int]) -> None:
+        self._prefix: list[int] = planned.prefix_tokens.tolist()
+        self._input: list[int] = planned.input_tokens.tolist()
+        self._output: list[int] = planned.output_tokens.tolist()
+        self._donors, self.replies = donors, replies
+        self.prefix: list[int] = []
+        self.inputs: list[int] = []
+
+    def add(self, i: int) -> None:
+        """The next request."""
+        self.prefix.append(self._position(self._donors[i], self._prefix[i]))
+        self.inputs.append(self.prefix[i] + self._input[i] - self._prefix[i])
+
+    def _position(self, donor: int, position: int) -> int:
+        """Where planned `position` of the context of `donor` came to lie."""
+        while donor >= 0:
+            if position > self._input[donor]:
+                reply = taken_of(position - self._input[donor], self._output[donor], self.replies[donor])
+                return self.inputs[donor] + reply
+            if position > self._prefix[donor] or self._donors[donor] < 0:
+                return self.prefix[donor] + position - self._prefix[donor]
+            donor = self._donors[donor]
+        return position
 
 
-def only_own_replies(rows: Sequence[Row], donors: Sequence[int]) -> tuple[list[Row], list[int]]:
-    """Rows whose prompts hold replies of their own ancestors only, and the index of each row's donor (-1: none).
+def only_own_replies(columns: Columns, session: Sequence[int]) -> tuple[list[int], list[int]]:
+    """Prefixes of prompts that hold replies of their own ancestors only, and each row's donor (-1: none).
 
     A prompt can hold the live reply of a request only if it is sent after it. Where a trace shares a reply across
-    branches or sessions, the prefix is cut before that reply, and the rest of the prompt is fresh.
+    branches or sessions, the prefix is cut before that reply, and the rest of the prompt is fresh. `session`: that of
+    each row, as a number.
     """
-    after = _Ancestors(rows)
-    out: list[Row] = []
-    kept: list[int] = []
+    inputs, wanted, wanted_of = (c.tolist() for c in (columns.input_tokens, columns.prefix_tokens, columns.donor))
+    after = _Ancestors(session, columns.parents.tolist(), columns.parent_counts.tolist())
+    prefixes: list[int] = []
+    donors: list[int] = []
     owner_before: list[int] = []  # by row: the owner of the segment that its own segment continues
-    for i, row in enumerate(rows):
-        donor, prefix = donors[i], row.prefix_tokens
+    for i, (donor, prefix) in enumerate(zip(wanted_of, wanted, strict=True)):
         if donor >= 0 and not after.is_after(i, donor):
             owner, end = donor, prefix
             while owner >= 0:
-                start = out[owner].prefix_tokens
-                if end > max(start, out[owner].input_tokens) and not after.is_after(i, owner):
-                    prefix = out[owner].input_tokens
+                start = prefixes[owner]
+                if end > max(start, inputs[owner]) and not after.is_after(i, owner):
+                    prefix = inputs[owner]
                 owner, end = owner_before[owner], min(end, start)
-            if prefix < row.prefix_tokens:
-                donor = donor if prefix else -1
-                row = msgspec.structs.replace(row, prefix_of=row.prefix_of if prefix else None, prefix_tokens=prefix)
-        out.append(row)
-        kept.append(donor)
+            if prefix < wanted[i] and not prefix:
+                donor = -1
+        prefixes.append(prefix)
+        donors.append(donor)
         owner = donor
-        while owner >= 0 and prefix <= out[owner].prefix_tokens:
+        while owner >= 0 and prefix <= prefixes[owner]:
             owner = owner_before[owner]
         owner_before.append(owner)
-    return out, kept
+    return prefixes, donors
 
 
 class _Ancestors:
     """Which requests have ended before a request is sent: parents, and theirs. A bit a request of the session."""
 
-    def __init__(self, rows: Sequence[Row]) -> None:
-        self._session = [row.session_id for row in rows]
-        index_of: dict[str, int] = {}
-        size: Counter[str] = Counter()
+    def __init__(self, session: Sequence[int], parents: Sequence[int], counts: Sequence[int]) -> None:
+        self._session = session
+        size: Counter[int] = Counter()
         self._bit: list[int] = []
         self._before: list[int] = []
-        for i, row in enumerate(rows):
-            index_of[row.request_id] = i
-            self._bit.append(1 << size[row.session_id])
-            size[row.session_id] += 1
+        at = 0
+        for own, count in zip(session, counts, strict=True):
+            self._bit.append(1 << size[own])
+            size[own] += 1
             before = 0
-            for parent in row.parents:
-                at = index_of[parent]
-                before |= self._bit[at] | self._before[at]
+            for parent in parents[at : at + count]:
+                before |= self._bit[parent] | self._before[parent]
             self._before.append(before)
+            at += count
 
     def is_after(self, i: int, other: int) -> bool:
         """Whether request i is sent only after `other` has ended."""

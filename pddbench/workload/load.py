@@ -92,6 +92,7 @@ def check(experiment: ex.Experiment, where: str) -> None:
     )
     _check_workload(experiment.workload, where)
     _positive(experiment.slo, where, "slo")
+    _check_events(experiment.wan.events, where)
     _check_emulator(experiment.emulator, where)
     _check_llamacpp(experiment.llamacpp, where)
     for chip, price in experiment.cost.chips.items():
@@ -106,6 +107,15 @@ def check(experiment: ex.Experiment, where: str) -> None:
         seen.add(arm.name)
         _check_arm(arm, experiment, where)
     _check_speed(experiment, where)
+
+
+def _check_events(events: list[str], where: str) -> None:
+    from pddbench.wan.steps import parse_events
+
+    try:
+        parse_events(events)
+    except InputError as error:
+        raise InputError(f"{where}: [wan] events: {error}") from None
 
 
 def _positive(table: msgspec.Struct, where: str, name: str) -> None:

@@ -1,4 +1,4 @@
-"""The requests of a plan as columns: a million of them in some 150 MB, and read from a file without unpacking it.
+"""The requests of a plan as columns: a million of them in some 110 MB, and read from a file without unpacking it.
 
 A `PlannedRequest` is made when somebody asks for one. Columns are `array`s while a plan is made, and views of the
 mapped file where it is read back, so that several processes share one copy.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import mmap
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-_NONE = -(2**63)
+NO_START = -(2**63)
+"""What stands in the column `start_ns` for None."""
 _INTS: dict[str, Literal["i", "q"]] = {
     **dict.fromkeys(("turn", "session", "kind", "phase"), "i"),
     **dict.fromkeys(("start_ns", "gap_ns", "parent_ends"), "q"),
@@ -29,9 +30,11 @@ _INTS: dict[str, Literal["i", "q"]] = {
 }
 _PLAIN = ("turn", "gap_ns", "prefix_of", "prefix_tokens", "input_tokens", "output_tokens", "cached_tokens_planned")
 _plain_of = attrgetter(*_PLAIN)
-_TEXTS = ("request_id", "session_id", "plan_sha256")
+_TEXTS = ("request_id", "session_id")
 _ALIGN = 8
-_MAGIC = b"pddbench-plan-1\n"
+_MAGIC = b"pddbench-plan-2\n"
+_SHA256_BYTES = 32
+_AT_ONCE = 65_536
 
 
 class PlannedRequest(msgspec.Struct, frozen=True):
@@ -74,6 +77,40 @@ class _Texts:
         return bytes(self.data[self.ends[i - 1] if i else 0 : self.ends[i]]).decode("utf-8", "surrogatepass")
 
 
+class _Digests:
+    """SHA-256 sums in 32 bytes each, given and read as 64 hexadecimal digits; `odd`: texts that are something else."""
+
+    def __init__(self, data: Any = None, odd: dict[int, str] | None = None) -> None:
+        self.data: Any = bytearray() if data is None else data
+        self.odd = {} if odd is None else odd
+
+    def append(self, text: str) -> None:
+        try:
+            packed = bytes.fromhex(text)
+        except ValueError:
+            packed = b""
+        if packed.hex() != text or len(packed) != _SHA256_BYTES:
+            self.odd[len(self.data) // _SHA256_BYTES] = text
+            packed = bytes(_SHA256_BYTES)
+        self.data += packed
+
+    def __getitem__(self, i: int) -> str:
+        if i in self.odd:
+            return self.odd[i]
+        return bytes(self.data[_SHA256_BYTES * i : _SHA256_BYTES * (i + 1)]).hex()
+
+    def sha256(self) -> str:
+        """Of all texts, one behind the other."""
+        whole, n = hashlib.sha256(), len(self.data) // _SHA256_BYTES
+        for first in range(0, n, _AT_ONCE):
+            last = min(first + _AT_ONCE, n)
+            if self.odd:
+                whole.update("".join(self[i] for i in range(first, last)).encode("utf-8", "surrogatepass"))
+            else:
+                whole.update(bytes(self.data[_SHA256_BYTES * first : _SHA256_BYTES * last]).hex().encode())
+        return whole.hexdigest()
+
+
 class Requests(Sequence[PlannedRequest]):
     """Planned requests in the order of their index. Grows by `append` until it is `sealed`."""
 
@@ -81,14 +118,48 @@ class Requests(Sequence[PlannedRequest]):
         self._ints: dict[str, Any] = {name: array(code) for name, code in _INTS.items()}
         self._plain = [self._ints[name] for name in _PLAIN]
         self._texts = {name: _Texts() for name in _TEXTS}
+        self._digests = _Digests()
         self._words: list[str] = []  # of kinds and phases
-        self._codes: dict[str, int] | None = {}
+        self._codes: dict[str, int] = {}  # of sessions
+        self._grows, self._is_sealed = True, False
         for request in requests:
             self.append(request)
 
+    @classmethod
+    def of_columns(
+        cls,
+        ints: Mapping[str, npt.NDArray[Any]],
+        texts: Mapping[str, tuple[bytearray, npt.NDArray[np.int64]]],
+        digests: bytearray,
+        words: list[str],
+    ) -> Requests:
+        """Requests that can still grow, from their columns.
+
+        `ints`: those of `_INTS`; texts: UTF-8 and where each ends; `digests`: 32 bytes a request; `words`: of the codes
+        in `kind` and `phase`. Nothing of it may be used elsewhere.
+        """
+        out = cls()
+        out._ints = {name: ints[name].astype(code, copy=False).data for name, code in _INTS.items()}
+        out._texts = {name: _Texts(data, ends.astype("q", copy=False).data) for name, (data, ends) in texts.items()}
+        out._digests, out._words = _Digests(digests), words
+        out._grows = False
+        return out
+
+    def _grow(self) -> None:
+        """Columns that can be appended to, of views that cannot."""
+        self._ints = {name: array(code, self._ints[name].tobytes()) for name, code in _INTS.items()}
+        self._plain = [self._ints[name] for name in _PLAIN]
+        for texts in self._texts.values():
+            texts.ends = array("q", texts.ends.tobytes())
+        sessions = self._texts["session_id"]
+        self._codes = {sessions[i]: i for i in range(len(sessions.ends))}
+        self._grows = True
+
     def append(self, request: PlannedRequest) -> None:
         """Take one more; its index must be the next one."""
-        assert self._codes is not None and request.index == len(self)
+        assert not self._is_sealed and request.index == len(self)
+        if not self._grows:
+            self._grow()
         code = self._codes.get(request.session_id)
         if code is None:
             code = self._codes[request.session_id] = len(self._codes)
@@ -99,11 +170,11 @@ class Requests(Sequence[PlannedRequest]):
         ints["session"].append(code)
         ints["kind"].append(self._word(request.kind))
         ints["phase"].append(self._word(request.phase))
-        ints["start_ns"].append(_NONE if request.start_ns is None else request.start_ns)
+        ints["start_ns"].append(NO_START if request.start_ns is None else request.start_ns)
         parents.extend(request.parents)
         ints["parent_ends"].append(len(parents))
         self._texts["request_id"].append(request.request_id)
-        self._texts["plan_sha256"].append(request.plan_sha256)
+        self._digests.append(request.plan_sha256)
 
     def _word(self, word: str) -> int:
         try:
@@ -114,7 +185,7 @@ class Requests(Sequence[PlannedRequest]):
 
     def sealed(self) -> Requests:
         """Itself; no more can be appended."""
-        self._codes = None
+        self._codes, self._is_sealed = {}, True
         return self
 
     def __len__(self) -> int:
@@ -143,7 +214,7 @@ class Requests(Sequence[PlannedRequest]):
             phase=self._words[ints["phase"][i]],
             parents=tuple(self.parents(i)),
             start_ns=self.start_ns(i),
-            plan_sha256=texts["plan_sha256"][i],
+            plan_sha256=self._digests[i],
             **plain,
         )
 
@@ -152,9 +223,21 @@ class Requests(Sequence[PlannedRequest]):
 
     def sha256(self) -> str:
         """Of all `plan_sha256`, one after the other: the identity of the plan."""
-        return hashlib.sha256(self._texts["plan_sha256"].data).hexdigest()
+        return self._digests.sha256()
 
     # --- columns
+
+    def change(self, name: str, values: npt.NDArray[np.int64]) -> None:
+        """Put other numbers into a column; `kind` and `phase` by `word_code`."""
+        assert not self._is_sealed
+        if self._grows:
+            self._ints[name][:] = array(_INTS[name], values.astype(_INTS[name]).tobytes())
+        else:
+            self._ints[name] = values.astype(_INTS[name]).data
+
+    def word_code(self, word: str) -> int:
+        """The number that stands for a kind or a phase."""
+        return self._word(word)
 
     def request_id(self, i: int) -> str:
         """`request_id` of request `i`."""
@@ -163,7 +246,7 @@ class Requests(Sequence[PlannedRequest]):
     def start_ns(self, i: int) -> int | None:
         """`start_ns` of request `i`."""
         start: int = self._ints["start_ns"][i]
-        return None if start == _NONE else start
+        return None if start == NO_START else start
 
     def gap_ns(self, i: int) -> int:
         """`gap_ns` of request `i`."""
@@ -203,8 +286,10 @@ class Requests(Sequence[PlannedRequest]):
         for name, texts in self._texts.items():
             columns[f"{name}.ends"] = memoryview(texts.ends).cast("B")
             columns[name] = memoryview(texts.data).cast("B")
+        columns["plan_sha256"] = memoryview(self._digests.data).cast("B")
+        sizes = {name: len(data) for name, data in columns.items()}
         header = msgspec.json.encode(
-            {"about": about, "words": self._words, "bytes": {name: len(data) for name, data in columns.items()}}
+            {"about": about, "words": self._words, "odd_sha256": list(self._digests.odd.items()), "bytes": sizes}
         )
         with path.open("wb") as file:
             file.write(_MAGIC + len(header).to_bytes(_ALIGN, "little"))
@@ -232,6 +317,7 @@ class Requests(Sequence[PlannedRequest]):
         out = cls()
         out._ints = {name: columns[name].cast(code) for name, code in _INTS.items()}
         out._texts = {name: _Texts(columns[name], columns[f"{name}.ends"].cast("q")) for name in _TEXTS}
+        out._digests = _Digests(columns["plan_sha256"], dict(header["odd_sha256"]))
         out._words = header["words"]
         return out.sealed(), header["about"]
 

@@ -1,5 +1,6 @@
-"""One Python client of the bench in a process of its own: `ours` (the engine, whole), `two` (the same load by two
-worker processes), or `line` (a plain aiohttp loop).
+"""One Python client of the bench in a process of its own: `ours` (the engine, whole, with its native reader),
+`python` (the same with the reader in Python), `two` (the load by two worker processes), or `line` (a plain aiohttp
+loop).
 
 Arguments: kind, port, streams, rate, life. The plan: 2 x streams requests, evenly over 2 x life s, each of which lives
 `life` s at `rate` events a second. One JSON line: errors against the server's own stamps, CPU an event, memory.
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import resource
 import sys
 import tempfile
@@ -210,10 +212,11 @@ def main():
     kind, port, streams, rate, life = sys.argv[1], *map(float, sys.argv[2:])
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    os.environ["PDDBENCH_READER"] = "python" if kind == "python" else "native"
     from pddbench.runner.execute import in_loop
 
     with tempfile.TemporaryDirectory() as folder:
-        work = {"ours": ours, "two": two, "line": line}[kind]
+        work = {"ours": ours, "python": ours, "two": two, "line": line}[kind]
         out = in_loop(lambda: work(int(port), int(streams), rate, life, folder))
     out["cpu_share"] = round(out["cpu_s"] / out["wall_s"], 3)
     out["cpu_us_event"] = round(out.pop("cpu_s") / out["events"] * 1e6, 2)

@@ -1,4 +1,5 @@
-"""The instrument against a server of known truth: our client, a plain aiohttp line loop and a client in C, interleaved.
+"""The instrument against a server of known truth: our client with either reader, by two workers, a plain aiohttp line
+loop, and a client in C, interleaved.
 
 `make bench`. Server on one core, client on another where there are two; two workers may use any. PDDBENCH_BENCH_LOADS
 ("1024x50x2 4096x25x2": streams x events a second x seconds a stream) and PDDBENCH_BENCH_REPS choose; results go to
@@ -22,7 +23,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 LOADS = os.environ.get("PDDBENCH_BENCH_LOADS", "1024x50x2 4096x25x2").split()
 REPS = int(os.environ.get("PDDBENCH_BENCH_REPS", "2"))
-KINDS = ("C", "ours", "two", "line")
+KINDS = {"C": "C", "ours": "ours", "python": "ours, python reader", "two": "two workers", "line": "line loop"}
 AIMS = {  # load: (CPU an event against C, CPU share, P99 ms of TTFT by our own stamps, by the kernel's, of drift)
     "1024x50": (1.3, 1.0, 2.0, 0.05, 2.0),
     "4096x25": (1.5, 0.85, 5.0, 0.05, 3.0),
@@ -88,7 +89,7 @@ def words(values):
 
 def row(one, yardstick):
     """A line of the table."""
-    cells = (one["load"], one["client"], "yes" if one["kept_up"] else "no", f"{one['events_s']:,}",
+    cells = (one["load"], KINDS[one["client"]], "yes" if one["kept_up"] else "no", f"{one['events_s']:,}",
              f"{one['cpu_us_event']:.1f}", f"{one['cpu_us_event'] / yardstick:.2f}", words(one["ttft_user_ms"]),
              words(one["ttft_kernel_ms"]), words(one["drift_ms"]), one.get("kb_stream", ""),
              f"{one['server']['late_p99_ms']:.1f}")  # fmt: skip
@@ -111,7 +112,7 @@ def test_instrument(programs, figures):
         results += [one for group in groups for one in group.values()]
     figures.keep("instrument", results)
     for one in results:
-        if one["client"] in ("ours", "two"):
+        if one["client"] in ("ours", "python", "two"):
             assert one["failed"] == 0
             assert one["kernel_missing"] == 0
 

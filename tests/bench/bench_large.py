@@ -24,10 +24,10 @@ out, step.start = {}, time.process_time()
 trace, folder, what = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
 if what == "plan":
     from pddbench.runfolder.spooled import save_plan
-    from pddbench.trace.read import read_trace
+    from pddbench.trace.read import read_as_columns
     from pddbench.workload.experiment import Workload
     from pddbench.workload.plan import make_plan, planned_duration_s
-    read = read_trace(trace, None)
+    read = read_as_columns(trace)
     step("read the trace")
     plan = make_plan(read, Workload(trace=str(trace)))
     step("make the plan")

@@ -61,9 +61,11 @@ async def test_client_starved_of_cpu(tmp_path):
 
 
 @pytest.mark.slow
-async def test_a_loop_that_is_late_between_sends(tmp_path):
+@pytest.mark.parametrize("reader", ["native", "python"])
+async def test_a_loop_that_is_late_between_sends(tmp_path, monkeypatch, reader):
     """Without it a busy loop would void runs whose times are all right, or stamps of the kernel be taken for right
     while they are not."""
+    monkeypatch.setenv("PDDBENCH_READER", reader)
 
     async def hog():
         await asyncio.sleep(0.4)  # all are sent by then, no token has come
@@ -88,9 +90,10 @@ async def test_a_loop_that_is_late_between_sends(tmp_path):
         errors.add(spool.request(one.index), clock)
     spool.close()
     used, own = sorted(errors.used), sorted(errors.user)
-    assert own[-2] > 5 * MS, "the loop was late"
+    if reader == "python":  # the thread in C does not wait for the loop
+        assert own[-2] > 5 * MS, "the loop was late"
     assert used[len(used) // 2] < MS, "but the kernel was not"
-    print(f"late loop: used error {used[-2] / MS:.2f} ms, own {own[-2] / MS:.2f} ms, {named(summary)}")
+    print(f"late loop, {reader} reader: used error {used[-2] / MS:.2f} ms, own {own[-2] / MS:.2f} ms, {named(summary)}")
     connected = own_lag.connect_lag_s(data, "a") <= 0.005 or math.isnan(own_lag.connect_lag_s(data, "a"))
     if set(data.run.requests["stamps"]) == {"kernel"} and connected:
         assert "loop_lag" not in named(summary) and "loop_lag" in named(summary, "warning")

@@ -13,6 +13,7 @@ from pddbench.cli import cli
 from pddbench.doctor import probes
 from pddbench.doctor.advice import works
 from pddbench.errors import InputError
+from pddbench.replay.native import library
 from pddbench.trace.read import read_trace
 from pddbench.workload.load import load_experiment
 
@@ -38,6 +39,24 @@ def test_doctor_says_it_in_words():
     text = pddbench("doctor").stdout
     for word in ("kernel", "netem", "TUN", "open files", "uvloop", "will work"):
         assert word in text
+
+
+@pytest.mark.parametrize(
+    ("there", "asked", "status", "said"),
+    [(True, "", "ok", "there"), (False, "", "warn", "not compiled"), (True, "python", "warn", "not used")],
+)
+def test_the_native_reader_is_told(monkeypatch, tmp_path, there, asked, status, said):
+    """Without it a host without a compiler would measure with the slower reader, and nobody would know why."""
+    if not there:
+        monkeypatch.setattr(library, "LIBRARY", tmp_path / "none.so")
+    library.load.cache_clear()
+    monkeypatch.setenv(library.VARIABLE, asked)
+    try:
+        probe = probes.reader()
+    finally:
+        library.load.cache_clear()
+    assert probe.status == status and said in probe.found
+    assert (probe.advice is None) == (status == "ok")
 
 
 def test_no_loopback_no_emulated_arms(monkeypatch):

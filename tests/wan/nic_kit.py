@@ -1,8 +1,10 @@
 """Two namespaces with a plain veth pair, and `pddbench wan apply` inside one of them."""
 
 import json
+import random
 import subprocess
 import sys
+import time
 from contextlib import contextmanager
 
 from pddbench.wan.namespaces import Namespaces, program
@@ -39,8 +41,11 @@ def pddbench(side, *words):
 def apply(side, *words):
     """A running `pddbench wan apply`, shaped by the time this returns."""
     popen = side.popen([sys.executable, "-m", "pddbench", "wan", "apply", *words], stderr=subprocess.PIPE, text=True)
-    line = popen.stderr.readline()
-    assert "Ctrl-C ends it" in line, line + popen.stderr.read()
+    said = []
+    while "Ctrl-C ends it" not in (said or [""])[-1]:
+        said.append(popen.stderr.readline())
+        assert said[-1], said
+    popen.said = "".join(said)
     return popen
 
 
@@ -49,6 +54,7 @@ def end(popen, code=143):
     popen.terminate()
     _, errors = popen.communicate(timeout=60)
     assert popen.returncode == code and "Traceback" not in errors, errors
+    return errors
 
 
 @contextmanager
@@ -74,6 +80,31 @@ def mbit(side, address, port):
     """What one flow to there reaches."""
     found = measure(side, "load", address, port, 0.3, 1.0, "cubic")
     return found["bytes"] * 8 / found["seconds"] / 1e6
+
+
+def check_healing_after_kills(count, *figures):
+    """SIGKILL as many `wan apply`, each of a device of its own, at random moments: within a minute nothing is left,
+    and `wan clear` finds nothing."""  # fmt: skip
+    draw = random.Random()
+    with two_machines(devices=count) as sides:
+        words = ["--to", f"{SLOWED}:80-90", *figures, "custom"]
+        owners = [sides.a.popen([sys.executable, "-m", "pddbench", "wan", "apply", "--dev", f"nic{n}", *words],
+                                stderr=subprocess.DEVNULL) for n in range(count)]  # fmt: skip
+        until = time.monotonic() + 60
+        while not shaped(sides.a) and time.monotonic() < until:
+            time.sleep(0.02)
+        assert shaped(sides.a), "from here on some of them are applied, some half, some not yet"
+        for owner in owners:
+            time.sleep(draw.uniform(0.0, 0.4))
+            owner.kill()
+            owner.wait()
+        killed = time.monotonic()
+        while shaped(sides.a) and time.monotonic() < killed + 60:
+            time.sleep(0.1)
+        assert shaped(sides.a) == [], "within a minute, by itself"
+        assert pddbench(sides.a, "wan", "clear").returncode == 0
+        seen = json.loads(pddbench(sides.a, "wan", "show", "--json").stdout)
+        assert seen == {"applied": [], "without_journal": []}
 
 
 def shaped(side):

@@ -2,16 +2,14 @@
 
 import json
 import os
-import random
 import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
-from traces_left import Marked, host_devices, named_namespaces
+from traces_left import host_devices, left_by_kills, named_namespaces
 
 from pddbench.wan.device import ADDRESSES
 from pddbench.wan.namespaces import PINNED, Namespaces
@@ -91,15 +89,6 @@ while True:
 @pytest.mark.slow
 def test_sigkill_at_random_moments_leaves_nothing():
     """A killed run must not leave processes or namespaces on somebody's machine, grandchildren included."""
-    before, draw = (host_devices(), named_namespaces()), random.Random()
-    owners = [Marked(["-c", _HOLD]) for _ in range(10)]
-    for owner in owners:  # all run at the same time
-        until = time.monotonic() + draw.uniform(0.05, 0.5)
-        while time.monotonic() < until:
-            owner.alive()
-        owner.popen.kill()
-        owner.popen.wait()
-    for owner in owners:
-        assert owner.wait_until_gone() == []
-        assert owner.namespaces_held() == set()
+    before = host_devices(), named_namespaces()
+    assert left_by_kills(["-c", _HOLD], latest_s=0.5) == []
     assert (host_devices(), named_namespaces()) == before

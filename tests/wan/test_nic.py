@@ -2,11 +2,8 @@
 
 import json
 import os
-import random
+import re
 import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import nic_kit as kit
@@ -65,13 +62,16 @@ def test_only_the_destination_is_slowed_and_refusals_leave_everything_as_it_was(
     """Somebody's whole machine would be slowed, or the qdisc that an operator made be lost (rates: without netem)."""
     with kit.two_machines() as sides, kit.server(sides.b, kit.SLOWED) as port, kit.server(sides.b, kit.OTHER) as other:
         popen = kit.apply(sides.a, "--dev", "nic0", "--to", kit.SLOWED, "--ingress", "--rate-mbit", "10", "custom")
+        assert "a round trip (ping) takes" in popen.said and "0 asked: as asked" in popen.said
         assert kit.mbit(sides.a, kit.SLOWED, port) < 11.0
         assert kit.mbit(sides.a, kit.OTHER, other) > 40.0
         again = kit.pddbench(sides.a, "wan", "apply", "--dev", "nic0", "--to", kit.SLOWED, "metro")
         assert again.returncode == 2 and "shaped by pddbench already" in again.stderr
         seen = json.loads(kit.pddbench(sides.a, "wan", "show", "--json").stdout)
         assert seen["applied"][0]["in_force"] and seen["applied"][0]["counters"]["packets"] > 100
-        kit.end(popen)
+        errors = kit.end(popen)
+        carried = re.search(r"carried [0-9]+ packets, at most ([0-9.]+) Mbit/s of 10 asked", errors)
+        assert 0 < float(carried[1]) < 11.0, errors
         assert kit.shaped(sides.a) == [], "cleared at the end, the ifb device too"
         assert kit.mbit(sides.a, kit.SLOWED, port) > 40.0
 
@@ -95,26 +95,7 @@ def test_only_the_destination_is_slowed_and_refusals_leave_everything_as_it_was(
 @pytest.mark.usefixtures("namespaces_work")
 def test_sigkill_at_ten_random_moments_leaves_a_device_that_heals():
     """After a SIGKILL the rules would stay until somebody finds out why the machine is slow (TRAPS 53)."""
-    draw = random.Random()
-    with kit.two_machines(devices=10) as sides:
-        words = ["--to", "10.9.0.2:80-90", "--ingress", "--rate-mbit", "9", "custom"]
-        owners = [sides.a.popen([sys.executable, "-m", "pddbench", "wan", "apply", "--dev", f"nic{n}", *words],
-                                stderr=subprocess.DEVNULL) for n in range(10)]  # fmt: skip
-        until = time.monotonic() + 60
-        while not kit.shaped(sides.a) and time.monotonic() < until:
-            time.sleep(0.02)
-        assert kit.shaped(sides.a), "from here on some of them are applied, some half, some not yet"
-        for owner in owners:
-            time.sleep(draw.uniform(0.0, 0.4))
-            owner.send_signal(signal.SIGKILL)
-            owner.wait()
-        killed = time.monotonic()
-        while kit.shaped(sides.a) and time.monotonic() < killed + 60:
-            time.sleep(0.1)
-        assert kit.shaped(sides.a) == [], "within a minute, by itself"
-        assert kit.pddbench(sides.a, "wan", "clear").returncode == 0
-        inode = json.loads(kit.pddbench(sides.a, "wan", "show", "--json").stdout)
-        assert inode == {"applied": [], "without_journal": []}
+    kit.check_healing_after_kills(10, "--ingress", "--rate-mbit", "9")
 
 
 @pytest.mark.slow

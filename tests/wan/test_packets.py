@@ -136,7 +136,7 @@ async def test_the_link_is_in_the_facts(deployment):
     facts = deployment.end_link(load=False)
     json.dumps(facts)
     assert facts["backend"] == "tun" and facts["congestion_control"] == "cubic"
-    assert [each["name"] for each in facts["before"]["findings"]] == ["rtt median", "throughput"]
+    assert [each["name"] for each in facts["before"]["findings"]] == ["rtt median", "delay a_to_b", "throughput"]
     assert facts["beside"]["probes"] >= 1 and facts["after"]["findings"]
     assert facts["directions"]["a_to_b"]["delay_ms"] == 5.0, "20 ms at speed 4"
 

@@ -1,12 +1,9 @@
 """The TUN backend, with real packets: both emulators, each direction on its own, and what is left after a kill."""
 
 import os
-import random
-import subprocess
-import time
 
 import pytest
-from traces_left import Marked, host_devices, named_namespaces
+from traces_left import HOLD, host_devices, left_by_kills, named_namespaces
 
 from pddbench.errors import WorldError
 from pddbench.wan.meter import Meter
@@ -75,28 +72,8 @@ def test_the_end_of_the_emulator_is_an_error():
             link.backend.check_unchanged()
 
 
-_HOLD = """
-import sys, time
-from pddbench.wan.openlink import open_shapes
-from pddbench.wan.shape import Shape
-while True:
-    with open_shapes(Shape(1.0, 100.0), Shape(1.0, 100.0), "tun") as link:
-        link.side_a.popen(["sleep", "300"])
-        link.verify(load=False)
-"""
-
-
 def test_sigkill_at_random_moments_leaves_nothing():
     """A killed run must leave no device, process or namespace on somebody's machine."""
-    before, draw = (host_devices(), named_namespaces()), random.Random()
-    owners = [Marked(["-c", _HOLD], stderr=subprocess.DEVNULL) for _ in range(10)]
-    for owner in owners:  # all run at the same time
-        until = time.monotonic() + draw.uniform(0.1, 0.5)
-        while time.monotonic() < until:
-            owner.alive()
-        owner.popen.kill()
-        owner.popen.wait()
-    for owner in owners:
-        assert owner.wait_until_gone() == []
-        assert owner.namespaces_held() == set()
+    before = host_devices(), named_namespaces()
+    assert left_by_kills(["-c", HOLD, "tun"], latest_s=0.5) == []
     assert (host_devices(), named_namespaces()) == before

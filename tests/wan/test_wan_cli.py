@@ -112,7 +112,7 @@ def test_exec_runs_server_and_client_over_the_link(tmp_path, tun_works):
     assert "tun" in done.stderr.splitlines()[0]
     kept = json.loads(facts.read_text())
     assert kept["backend"] == "tun" and kept["counters"]["a_to_b"]["packets"] > 0
-    assert [f["name"] for f in kept["verifications"][0]["findings"]] == ["rtt median", "throughput"]
+    assert [f["name"] for f in kept["verifications"][0]["findings"]] == ["rtt median", "delay a_to_b", "throughput"]
 
 
 @pytest.mark.slow

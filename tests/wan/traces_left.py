@@ -1,6 +1,7 @@
 """What a process may have left behind: found by a mark in the environment of all its descendants, and by namespaces."""
 
 import os
+import random
 import subprocess
 import sys
 import time
@@ -20,6 +21,30 @@ def named_namespaces():
     """What `ip netns` would list."""
     folder = Path("/run/netns")
     return sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []
+
+
+HOLD = """
+import sys, time
+from pddbench.wan.openlink import open_shapes
+from pddbench.wan.shape import Shape
+while True:
+    with open_shapes(Shape(1.0, 100.0), Shape(1.0, 100.0), sys.argv[1]) as link:
+        link.side_a.popen(["sleep", "300"])
+        link.verify(load=False)
+"""  # a link that is made, measured and taken down, again and again
+
+
+def left_by_kills(argv, latest_s, count=10):
+    """Start as many, SIGKILL each at a random moment up to `latest_s`; the processes and namespaces that are left."""
+    draw = random.Random()
+    owners = [Marked(argv, stderr=subprocess.DEVNULL) for _ in range(count)]  # all run at the same time
+    for owner in owners:
+        until = time.monotonic() + draw.uniform(0.05, latest_s)
+        while time.monotonic() < until:
+            owner.alive()
+        owner.popen.kill()
+        owner.popen.wait()
+    return [left for owner in owners for left in (*owner.wait_until_gone(), *owner.namespaces_held())]
 
 
 class Marked:

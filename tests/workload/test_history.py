@@ -63,10 +63,12 @@ def test_prompts_are_made_of_the_replies_that_came(trace, data):
     rows = sent_rows(plan, lengths)
     prompts = [book.ids(i).tolist() for i in range(n)]
     contexts = [p + [REPLY_BASE + 1000 * i + k for k in range(lengths[i])] for i, p in enumerate(prompts)]
-    for request, row, prompt in zip(plan.requests, rows, prompts, strict=True):
-        assert len(prompt) == row.input_tokens
+    for request, prefix, length, prompt in zip(
+        plan.requests, rows.prefix_tokens, rows.input_tokens, prompts, strict=True
+    ):
+        assert len(prompt) == length
         if request.prefix_of >= 0:
-            assert prompt[: row.prefix_tokens] == contexts[request.prefix_of][: row.prefix_tokens]
+            assert prompt[:prefix] == contexts[request.prefix_of][:prefix]
     times = list(range(0, 10 * n, 10))
     hits = possible_hits(rows, [r.prefix_of for r in plan.requests], times, times, plan.basis)
     for i in range(n):
@@ -84,8 +86,8 @@ def test_replies_of_the_planned_length_give_the_planned_prompts_and_hits(trace):
     """Without it, pinned lengths would not be enough to replay the planned workload."""
     plan = live_plan(trace)
     rows = sent_rows(plan, [r.output_tokens for r in plan.requests])
-    assert [r.input_tokens for r in rows] == [r.input_tokens for r in plan.requests]
-    times = list(range(0, 10 * len(rows), 10))
+    assert rows.input_tokens.tolist() == [r.input_tokens for r in plan.requests]
+    times = list(range(0, 10 * len(plan.requests), 10))
     hits = possible_hits(rows, [r.prefix_of for r in plan.requests], times, times, plan.basis)
     assert [min(int(hit), r.input_tokens - 1) for hit, r in zip(hits, plan.requests, strict=True)] == [
         r.cached_tokens_planned for r in plan.requests

@@ -6,6 +6,7 @@ them. The router's listening socket is made here, in the host's namespace: the c
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -27,6 +28,7 @@ from pddbench.deploy.emulator.spec import CROSSES, EmulatorSpec
 from pddbench.errors import InputError, WorldError
 from pddbench.text import printable
 from pddbench.wan.backends import PACKET_BACKENDS
+from pddbench.wan.steps import applied_on_time
 
 if TYPE_CHECKING:
     from pddbench.wan.guard import Guard
@@ -88,6 +90,13 @@ class _Process:
         if not line:
             raise WorldError(self.obituary())
         return line
+
+    def tell(self, line: bytes) -> None:
+        """Say something on its stdin; one that has died is found by others."""
+        assert self._popen.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._popen.stdin.write(line)
+            self._popen.stdin.flush()
 
     def alive(self) -> bool:
         return self._popen.poll() is None
@@ -152,7 +161,7 @@ def _listener(spec: EmulatorSpec) -> socket.socket:
     return listener
 
 
-def _open_link(spec: EmulatorSpec) -> Guard | None:
+def _open_link(spec: EmulatorSpec, stopped: Callable[[], bool]) -> Guard | None:
     """The link of an arm that has one with packets, measured idle, and watched from now on."""
     if spec.arm not in CROSSES or spec.wan_backend not in PACKET_BACKENDS:
         return None
@@ -163,7 +172,7 @@ def _open_link(spec: EmulatorSpec) -> Guard | None:
     shape = wire_shape(spec.link, spec.kv_scale, spec.speed)
     guard = Guard(open_shapes(shape, shape, spec.wan_backend))
     try:
-        guard.begin()
+        guard.begin(stopped)
     except BaseException:
         guard.close()
         raise
@@ -181,7 +190,7 @@ class Deployment:
         self.port: int = listener.getsockname()[1]
         self.guard: Guard | None = None
         try:
-            self.guard = _open_link(spec)
+            self.guard = _open_link(spec, stopped)
             self._start(listener.fileno(), stopped)
         except BaseException:
             self.close()
@@ -226,6 +235,22 @@ class Deployment:
     def link_problems(self) -> list[str]:
         """In what the link is not as asked, as far as known by now."""
         return self.guard.problems if self.guard else []
+
+    def begin_events(self, t0_ns: int) -> None:
+        """The run's zero (CLOCK_MONOTONIC): from there on the link changes by its schedule. Does not wait."""
+        if self.guard is not None:
+            self.guard.begin_schedule(self.spec.link_steps, t0_ns / 1e9, self.spec.speed)
+        elif self.spec.link_steps:
+            for process in self._processes:
+                if process.role != "router":
+                    process.tell(b"%d\n" % t0_ns)
+
+    def link_changes(self, figures: Sequence[tuple[str, str, float]]) -> list[dict[str, Any]]:
+        """How the link has changed, in experiment seconds after the run's zero; `figures`: of `stats`."""
+        if self.guard is not None:
+            return self.guard.changes
+        count = int(sum(value for _, metric, value in figures if metric == "link_changes"))
+        return [applied_on_time(step) for step in self.spec.link_steps[:count]]
 
     def end_link(self, load: bool = True) -> dict[str, Any] | None:
         """Measure the link again, and all that is known of it; None without packets."""

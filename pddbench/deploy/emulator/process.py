@@ -12,7 +12,8 @@ import os
 import resource
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -27,6 +28,7 @@ from pddbench.deploy.emulator.spec import EmulatorSpec
 from pddbench.deploy.emulator.wire import Wire
 from pddbench.timeliness import ask_for_short_slices
 from pddbench.wan.fluid import FluidLink
+from pddbench.wan.steps import Step, Waits, shifted
 
 _PUMP_S = 0.005  # wall seconds between two lots of filler; arrival times are the link's and do not depend on it
 
@@ -44,6 +46,7 @@ class FilledLink:
         self.sent_wire_bytes = 0
         self.predict_s, self.remaining_s = self._fluid.predict_s, self._fluid.remaining_s
         self.sent_bytes = self._fluid.sent_bytes
+        self.follow = self._fluid.follow
 
     def send(self, flow_id: int, n_bytes: float, on_arrived: Callable[[], None]) -> None:
         """See `wan.fluid.FluidLink.send`."""
@@ -60,7 +63,7 @@ class FilledLink:
 
     def figures(self) -> dict[str, float]:
         """What it has sent so far."""
-        return {"kv_sent_wire_bytes": float(self.sent_wire_bytes)}
+        return {"kv_sent_wire_bytes": float(self.sent_wire_bytes), "link_changes": float(self._fluid.changes)}
 
     def taken_wire_bytes(self, transfer: int) -> int:
         """Filler bytes of a transfer that has arrived (its second flow has the negative number); forgotten by this."""
@@ -88,6 +91,32 @@ class FilledLink:
         on_arrived()
 
 
+class _End:
+    """One end of a modelled link, whose schedule begins when the launcher says so; packets wait by themselves."""
+
+    def __init__(self, spec: ProcessSpec, clock: LiveClock) -> None:
+        self._deployment, self._epoch_ns, self._delay_s = spec.deployment, spec.epoch_ns, spec.control_delay_s
+        self._clock, self._waits = clock, Waits()
+
+    def begin(self, t0_ns: int) -> tuple[Sequence[Step], float]:
+        """The zero of the run, on CLOCK_MONOTONIC: the steps, and that zero on the clock."""
+        start_s = (t0_ns - self._epoch_ns) / 1e9 * self._deployment.speed
+        self._waits = Waits(shifted(self._deployment.link_steps, start_s))
+        return self._deployment.link_steps, start_s
+
+    def across(self, send: Callable[[Message], None]) -> Callable[[Message], None]:
+        """What sends a message that is due at the other end now, or when the link is back."""
+        return partial(self._crossed, send) if self._deployment.link_steps and self._delay_s else send
+
+    def _crossed(self, send: Callable[[Message], None], message: Message) -> None:
+        now_s = self._clock.now()
+        arrives_s = self._waits.arrives_s(now_s, self._delay_s)
+        if arrives_s > now_s:
+            self._clock.call_at(arrives_s, send, message)
+        else:
+            send(message)
+
+
 class ProcessA:
     """Cluster A: one connection from the router, two to B (control, KV)."""
 
@@ -105,10 +134,17 @@ class ProcessA:
         self._router: Wire | None = None
         self._control: Wire | None = None
         self._kv: Wire | None = None
-        delay_s = spec.control_delay_s
+        self._end = end = _End(spec, self.clock)
+        to_b, to_b_kv = end.across(self._to_b), end.across(self._to_b_kv)
         self._cluster = ClusterA(
-            deployment, self.clock, self._link, self._to_router, self._to_b, self._to_b_kv, delay_s
+            deployment, self.clock, self._link, self._to_router, to_b, to_b_kv, spec.control_delay_s
         )
+
+    def begin_events(self, t0_ns: int) -> None:
+        """The run begins: from now on the link changes."""
+        steps, start_s = self._end.begin(t0_ns)
+        if isinstance(self._link, FilledLink):
+            self.clock.enter(self._link.follow, steps, start_s)
 
     async def start(self) -> int:
         """Connect to B and listen for the router; returns the port."""
@@ -178,8 +214,14 @@ class ProcessB:
         self.clock = LiveClock(loop, deployment.speed, spec.epoch_ns)
         self._wires: dict[str, Wire] = {}
         self._spec = spec
-        self._cluster = ClusterB(deployment, self.clock, self._to_router, self._to_a, spec.control_delay_s)
+        self._end = end = _End(spec, self.clock)
+        to_router, to_a = end.across(self._to_router), end.across(self._to_a)
+        self._cluster = ClusterB(deployment, self.clock, to_router, to_a, spec.control_delay_s)
         self._flow_wire_bytes = 0  # filler of transfers' own connections
+
+    def begin_events(self, t0_ns: int) -> None:
+        """The run begins: from now on what B sends may have to wait for the link."""
+        self._end.begin(t0_ns)
 
     async def start(self) -> int:
         """Listen for A and the router; returns the port."""
@@ -226,12 +268,15 @@ def decoder_figures(decoder: Any) -> dict[str, float]:
     }
 
 
-def _end_with_parent(loop: asyncio.AbstractEventLoop) -> None:
-    """Exit when stdin ends: whoever held its other end is gone, however it went."""
+def _end_with_parent(loop: asyncio.AbstractEventLoop, begin_events: Callable[[int], None] | None) -> None:
+    """Exit when stdin ends: whoever held its other end is gone, however it went. A line there is a run's zero (ns)."""
 
     def read() -> None:
-        if not os.read(sys.stdin.fileno(), 4096):
+        said = os.read(sys.stdin.fileno(), 4096)
+        if not said:
             os._exit(0)
+        if begin_events is not None:
+            begin_events(int(said))
 
     loop.add_reader(sys.stdin.fileno(), read)
 
@@ -254,11 +299,11 @@ def _process(role: str, spec: ProcessSpec, loop: asyncio.AbstractEventLoop) -> A
 
 async def _serve(role: str, spec: ProcessSpec) -> None:
     loop = asyncio.get_running_loop()
-    _end_with_parent(loop)
     if role != "router":
         loop.set_exception_handler(_end_on_error)
     try:
         process = _process(role, spec, loop)
+        _end_with_parent(loop, getattr(process, "begin_events", None))
         ready = {"port": await process.start(), **getattr(process, "facts", {})}
     except OSError as error:
         ready = {"error": error.strerror or str(error), "errno": error.errno}

@@ -7,6 +7,7 @@ from typing import Literal
 import msgspec
 
 from pddbench.wan.link import Link
+from pddbench.wan.steps import Step
 
 CROSSES = ("naive", "pdd")  # arms whose KV crosses the WAN
 
@@ -120,3 +121,4 @@ class EmulatorSpec(msgspec.Struct, frozen=True):
     kv_copy_s: float = 0.0245  # direct_kv: copying what arrived into the running stream (C10)
     ids_timeout_s: float = 5.0  # ids without an answer from MD are sent again after that
     changes: tuple[RoleChange, ...] = ()
+    link_steps: tuple[Step, ...] = ()  # how the link changes; from the zero of the run on, experiment seconds

@@ -7,6 +7,7 @@ counts them: when they came is read from the instances' logs afterwards, so that
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pddbench.deploy.emulator import observe
@@ -19,6 +20,7 @@ from pddbench.deploy.emulator.spec import EmulatorSpec
 from pddbench.deploy.emulator.streams import Stretch
 from pddbench.wan.clock import VirtualClock
 from pddbench.wan.fluid import FluidLink
+from pddbench.wan.steps import Waits, shifted
 
 if TYPE_CHECKING:
     import numpy as np
@@ -42,20 +44,47 @@ class _World:
         if spec.arm != "baseline":
             self.link = FluidLink(spec.link, self.clock, spec.kv_flows, spec.kv_warm)
         self.delay_s = spec.link.rtt_s / 2
+        self.waits = Waits()
         self.a = ClusterA(
             spec,
             self.clock,
             self.link,
             self._on_reply,
-            self._deliver,
-            self._deliver,
+            self._across(self._deliver),
+            self._across(self._deliver),
             self.delay_s,
             on_stretch,
             observer,
         )
         self.b: ClusterB | None = None
         if spec.arm != "baseline":
-            self.b = ClusterB(spec, self.clock, self._on_reply, self.a.on_message, self.delay_s, on_stretch, observer)
+            self.b = ClusterB(
+                spec,
+                self.clock,
+                self._across(self._on_reply),
+                self._across(self.a.on_message),
+                self.delay_s,
+                on_stretch,
+                observer,
+            )
+
+    def begin_events(self, start_s: float) -> None:
+        """The link's own schedule begins: its zero on the clock."""
+        if self.link is not None:
+            self.link.follow(self.spec.link_steps, start_s)
+            self.waits = Waits(shifted(self.spec.link_steps, start_s))
+
+    def _across(self, receive: Callable[[Message], None]) -> Callable[[Message], None]:
+        """What takes a message at the other end, over a link that may be cut."""
+        return partial(self._crossed, receive) if self.spec.link_steps else receive
+
+    def _crossed(self, receive: Callable[[Message], None], message: Message) -> None:
+        """A message is due at the other end: it is there, or waits until the link is back."""
+        arrives_s = self.waits.arrives_s(self.clock.now(), self.delay_s)
+        if arrives_s > self.clock.now():
+            self.clock.call_at(arrives_s, receive, message)
+        else:
+            receive(message)
 
     def _deliver(self, message: Message) -> None:
         self.to_b(message)
@@ -224,4 +253,4 @@ class CountedDeployment(_World):
         else:  # token i comes with the first step after which i + 1 tokens are made
             steps = np.ceil(np.arange(1, stretch.count + 1) / stretch.tokens_per_step - 1e-9).astype(np.int64)
             made_s = ends_s[stretch.step + steps - 1]
-        return made_s + self.delay_s if far else made_s
+        return self.waits.leave_s(made_s) + self.delay_s if far else made_s

@@ -234,6 +234,15 @@ class MiniDeployment:
         found = self.link.verifications[-1].findings
         return "measured " + ", ".join(f"{each.name} {each.found:.4g} {each.unit}" for each in found)
 
+    def begin_events(self, t0_ns: int) -> None:
+        """The run's zero (CLOCK_MONOTONIC): from there on the link changes by its schedule. Does not wait."""
+        if self._guard is not None:
+            self._guard.begin_schedule(self.spec.link_steps, t0_ns / 1e9)
+
+    def link_changes(self, _: object = None) -> list[dict[str, Any]]:
+        """How the link has changed, in seconds after the run's zero."""
+        return self._guard.changes if self._guard is not None else []
+
     def end_link(self, load: bool = True) -> dict[str, Any] | None:
         """Measure the link again (`load` False: without filling it), and all that is known of it; None without
         packets."""  # fmt: skip

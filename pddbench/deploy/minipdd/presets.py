@@ -6,11 +6,14 @@ from pathlib import Path
 
 import msgspec
 
+from pddbench.deploy.emulator.spec import CROSSES
 from pddbench.deploy.gguf import vocabulary
 from pddbench.deploy.minipdd.launch import require_engine
 from pddbench.deploy.minipdd.spec import MiniSpec
 from pddbench.errors import InputError
+from pddbench.wan.backends import PACKET_BACKENDS
 from pddbench.wan.link import resolve_link
+from pddbench.wan.steps import parse_events
 from pddbench.workload.experiment import Arm, Experiment
 
 _UNTOLD = Arm(name="").token_id_range
@@ -27,8 +30,14 @@ def mini_spec(arm: Arm, experiment: Experiment, wan_backend: str) -> MiniSpec:
     threshold_s = experiment.emulator.threshold_s if arm.threshold_s is None else arm.threshold_s
     if threshold_s < 0:
         raise InputError(f"arm {arm.name!r}: threshold_s = {threshold_s:g} cannot be negative")
+    steps = parse_events(experiment.wan.events) if arm.deployment in CROSSES else ()
+    if steps and wan_backend not in PACKET_BACKENDS:
+        raise InputError(
+            f"arm {arm.name!r}: [wan] events of real servers need packets: --wan netem or tun, not {wan_backend}"
+        )
     return MiniSpec(
         kind=arm.deployment,
+        link_steps=steps,
         link=resolve_link(experiment.wan, wan_backend),
         wan_backend=wan_backend,
         threshold_s=threshold_s,

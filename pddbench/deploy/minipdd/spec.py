@@ -8,6 +8,7 @@ import msgspec
 
 from pddbench.deploy.gguf import TinyLlama
 from pddbench.wan.link import Link
+from pddbench.wan.steps import Step
 
 Kind = Literal["baseline", "naive", "pdd"]
 HandOffMode = Literal["auto", "one_shot", "catch_up"]
@@ -44,6 +45,7 @@ class MiniSpec(msgspec.Struct, frozen=True, kw_only=True):
     host: str = "127.0.0.1"
     port: int = 0
     served_model: str = "tiny"
+    link_steps: tuple[Step, ...] = ()  # how the link changes, seconds after the run's zero
 
     @property
     def promises_exactness(self) -> bool:

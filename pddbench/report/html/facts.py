@@ -11,7 +11,7 @@ from pddbench.report import mix, own_error
 from pddbench.report.html import links
 from pddbench.report.html.markup import Markup, join, tag
 from pddbench.text import printable
-from pddbench.wan.words import measured_words, why
+from pddbench.wan.words import events_words, measured_words, why
 
 _MOST_ORDER = 8
 _STATUS = {"pass": "good", "breach": "bad", "undecided": "warn", "withheld": "warn"}
@@ -79,8 +79,9 @@ def _wan(run: dict[str, Any], manifest: dict[str, Any]) -> str:
     parts += [f"{link['rate_mbit'] / 1e3:g} Gbit/s" if link.get("rate_mbit") else ""]
     parts += [f"loss {link['loss_pct']:g}%" if link.get("loss_pct") else ""]
     how = "a model, not packets" if backend == "model" else why(str(backend))
+    changes = events_words(run.get("wan_events") or [])
     found = [measured_words(run.get("wan_measured") or {}), links.verified(manifest)]
-    return printable(", ".join(part for part in [*parts, how, *found] if part))
+    return printable(", ".join(part for part in [*parts, changes, how, *found] if part))
 
 
 def _error_bar(summary: dict[str, Any]) -> str:

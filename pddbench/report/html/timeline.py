@@ -9,6 +9,7 @@ import numpy as np
 from pddbench.analyze.dataset import Dataset
 from pddbench.analyze.quantiles import Floats
 from pddbench.report.html.rounding import rounded
+from pddbench.text import printable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,8 +33,23 @@ def timeline(data: Dataset) -> dict[str, Any]:
         mine = rows[rows["arm"] == arm]
         for repeat in sorted(set(mine["repeat"].tolist())):
             part = mine[mine["repeat"] == repeat]
-            parts.append({"arm": arm, "repeat": int(repeat), **_part(part, edges), **_health(data, arm, repeat)})
+            changes = _link_changes(data, arm, int(repeat))
+            found = {"link_changes": changes, **_part(part, edges), **_health(data, arm, repeat)}
+            parts.append({"arm": arm, "repeat": int(repeat), **found})
     return {"step": step, "time": edges[:-1].tolist(), "parts": parts, "link_gbit": _link_gbit(data)}
+
+
+def _link_changes(data: Dataset, arm: str, repeat: int) -> list[list[Any]]:
+    """[from, until, what the link was then] for each time when it was not as asked; until null: to the end."""
+    runs = data.run.manifest.get("runs") or []
+    run = next((run for run in runs if (run.get("arm"), run.get("repeat")) == (arm, repeat)), None)
+    changes = (run or {}).get("link_changes") or []
+    ends = [*(float(change["in_force_s"]) for change in changes[1:]), None]
+    return [
+        [float(change["in_force_s"]), until_s, printable(str(change["state"]), 40)]
+        for change, until_s in zip(changes, ends, strict=False)
+        if change["rate_share"] != 1
+    ]
 
 
 def _bins(rows: pd.DataFrame) -> int:

@@ -7,6 +7,7 @@ not PR_SET_PDEATHSIG: that signal comes when the *thread* that started us ends, 
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -19,6 +20,15 @@ from pddbench.wan.inside.kernel import CLONE_NEWNET, CLONE_NEWUSER, say, set_up,
 
 CLOSED = "closed"  # what the owner writes when it ends the link on purpose
 _KILL_TIMEOUT_S = 10.0
+_NO_RIGHT = (
+    " (run as root, or allow unprivileged user namespaces: sysctl kernel.unprivileged_userns_clone=1, on Ubuntu "
+    "kernel.apparmor_restrict_unprivileged_userns=0)"
+)
+_HINTS = {
+    errno.EPERM: _NO_RIGHT,
+    errno.EACCES: _NO_RIGHT,
+    errno.ENOSPC: " (the limit of namespaces: sysctl user.max_user_namespaces, user.max_net_namespaces)",
+}
 
 
 def main(arguments: list[str]) -> None:
@@ -29,7 +39,9 @@ def main(arguments: list[str]) -> None:
     try:
         report = _make(pinned, recorded)
     except OSError as error:
-        say(json.dumps({"error": str(error.strerror or error)}))
+        say(
+            json.dumps({"error": f"the kernel says {str(error.strerror or error)!r}{_HINTS.get(error.errno or 0, '')}"})
+        )
         return
     owner_pid = os.getppid()
     say(json.dumps(report))

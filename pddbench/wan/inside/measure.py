@@ -24,6 +24,7 @@ _WATCH_TIMEOUT_S = "2"  # above any queue of the link
 _SO_TIMESTAMPNS = 35  # asm-generic/socket.h: when the kernel got it, CLOCK_REALTIME
 _REPORT = 8  # bytes of a count
 _DATAGRAM_BYTES = 1400
+_ECHO = "!qq"  # when a datagram came, how long it lay: ns
 _ORDER_BYTES = 64  # fixed, so that what follows it on the stream is not part of it
 
 
@@ -57,11 +58,11 @@ def serve(host: str) -> None:
 
 
 def _serve_udp(udp: socket.socket) -> None:
-    """Echo short datagrams, each with the nanoseconds that it lay here before it was sent back."""
+    """Echo short datagrams, each with when it came (the clock is one for both sides) and how long it lay here, ns."""
     while True:
         data, arrived_ns, peer = _receive(udp)
         if len(data) < _DATAGRAM_BYTES:
-            udp.sendto(data + (time.time_ns() - arrived_ns).to_bytes(8, "big", signed=True), peer)
+            udp.sendto(data + struct.pack(_ECHO, arrived_ns, time.time_ns() - arrived_ns), peer)
 
 
 def _receive(udp: socket.socket) -> tuple[bytes, int, tuple[str, int]]:
@@ -126,26 +127,34 @@ def set_congestion_control(connection: socket.socket, name: str) -> str:
 def rtt(address: tuple[str, int], count: str, timeout_s: str) -> dict[str, object]:
     """Round trips of small datagrams, one at a time; a lost one is counted, not timed.
 
-    From the send to the kernel's stamp of the answer, without the time it lay at the other end.
+    From the send to the kernel's stamp of the answer, without the time it lay at the other end; `there_ms`: the
+    way to it, of each. `sent_s`: from when
+    to when each of those that came back was sent, `began_s`: when the first of all was (CLOCK_MONOTONIC).
     """
     times_ms: list[float] = []
-    lost = 0
+    there_ms: list[float] = []
+    sent_s: list[tuple[float, float]] = []
+    lost, began_s = 0, time.monotonic()
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp:
         udp.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
         udp.connect(address)
         udp.settimeout(float(timeout_s))
         for index in range(int(count)):
             wanted, answer = index.to_bytes(8, "big"), b""
-            start = time.time_ns()
+            start, before_s = time.time_ns(), time.monotonic()
             try:
                 udp.send(wanted)
+                sent = before_s, time.monotonic()
                 while answer[:8] != wanted:  # an older one, late
                     answer, arrived, _ = _receive(udp)
             except (TimeoutError, ConnectionRefusedError):
                 lost += 1
                 continue
-            times_ms.append((arrived - start - int.from_bytes(answer[8:16], "big", signed=True)) / 1e6)
-    return {"rtt_ms": times_ms, "lost": lost}
+            came, lay = struct.unpack(_ECHO, answer[8:24])
+            times_ms.append((arrived - start - lay) / 1e6)
+            there_ms.append((came - start) / 1e6)
+            sent_s.append(sent)
+    return {"rtt_ms": times_ms, "there_ms": there_ms, "sent_s": sent_s, "lost": lost, "began_s": began_s}
 
 
 def watch(address: tuple[str, int], every_s: str, count: str) -> None:
@@ -154,7 +163,7 @@ def watch(address: tuple[str, int], every_s: str, count: str) -> None:
         try:
             found = rtt(address, count, _WATCH_TIMEOUT_S)
         except OSError as error:  # no device, no route
-            found = {"rtt_ms": [], "lost": int(count), "error": error.strerror}
+            found = {"rtt_ms": [], "sent_s": [], "lost": int(count), "began_s": time.monotonic(), "why": error.strerror}
         say(json.dumps(found))
         if select.select([sys.stdin], [], [], float(every_s))[0]:
             return

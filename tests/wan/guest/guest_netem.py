@@ -4,9 +4,7 @@ One link is opened for all, and changed from test to test.
 """
 
 import json
-import math
-import os
-import signal
+import re
 import subprocess
 import sys
 import time
@@ -18,21 +16,25 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import nic_kit as kit
 import three_arms
-from traces_left import CHECKOUT, Marked
+from traces_left import CHECKOUT, HOLD, left_by_kills
 
 from pddbench.errors import WorldError
 from pddbench.wan.device import NAME
 from pddbench.wan.guard import Guard
+from pddbench.wan.link import Link
 from pddbench.wan.meter import Meter
 from pddbench.wan.netem import tool
 from pddbench.wan.openlink import open_shapes
-from pddbench.wan.schedule import Change, run_schedule
+from pddbench.wan.schedule import run_schedule
 from pddbench.wan.shape import Gilbert, Shape
-from pddbench.wan.verify import check_loss, check_rtt
+from pddbench.wan.steps import cut
+from pddbench.wan.transfer import transfer_s
+from pddbench.wan.verify import check_delays, check_loss
 
 OUT = Path("/mnt")
 PLAIN = Shape(15.0, 100.0)
 SIZES = (1_000_000, 10_000_000)
+LATE_ROUNDS = {1_000_000: 8, 10_000_000: 11}  # the handshake and the rounds of slow start
 _LATE_MS = 15.0
 
 
@@ -70,8 +72,8 @@ def test_a_changed_rate_is_the_new_one(link, meter):
     link.change(Shape(1.0, 50.0), PLAIN)
     assert options(link, "a_to_b")["rate"]["rate"] == 6_250_000
     fast, _ = meter.throughput(0.5, 1.5)
-    assert slow <= 5.0 * 1.02
-    assert 5.0 * 1.5 < fast <= 50.0 * 1.02
+    assert slow <= 5.0 * 1.25, "a guest that slept reads more than a second's worth in a second"
+    assert 5.0 * 1.5 < fast <= 50.0 * 1.25
 
 
 def test_jitter_has_its_distribution_and_does_not_reorder(link, meter):
@@ -122,51 +124,38 @@ def test_transfers_follow_slow_start():
     found = {}
     shape = Shape(15.0, 1000.0)
     with open_shapes(shape, shape, "netem") as link, Meter(link.side_a, link.side_b) as meter:
-        rtt = check_rtt(meter, shape, shape)
+        rtt, there = check_delays(meter, shape, shape)
         for size in SIZES:
             found[size] = meter.measure("fetch", size, 3, "cubic", seconds=20)
-    (OUT / "transfers.json").write_text(json.dumps({"rtt": rtt.found, "fetch": found}))
+    (OUT / "transfers.json").write_text(json.dumps({"rtt": rtt.found, "there": there.found, "fetch": found}))
     one = min(found[1_000_000]["seconds"])
     assert one >= 0.030 + 7 * 0.030, (
         "a handshake and seven rounds: no faster is possible with ten segments at the start"
     )
+    for size, law_s in ((size, transfer_s(Link(15.0, 1000.0, 1000.0), size) + 0.015) for size in SIZES):
+        late_s = LATE_ROUNDS[size] * (rtt.found / 1e3 - 0.030)  # what the guest adds to each round trip, as measured
+        assert min(found[size]["seconds"]) < (1 + three_arms.WITHIN) * law_s + late_s, (size, found[size]["seconds"])
 
 
 def test_schedule_cuts_and_heals(link, meter):
     """A cut that does not happen, or is never healed, would be measured as the link."""
     link.change(PLAIN, PLAIN)
-    cut = Shape(15.0, 100.0, loss_pct=100.0)
     seen = []
-    steps = [Change(0.0, cut, cut), Change(2.0, PLAIN, PLAIN)]
-    applied = run_schedule(link, steps, before_each=lambda: seen.append(len(meter.rtt_ms(3, 0.3))))
+    applied = run_schedule(link, cut(0.0, 2.0), before_each=lambda: seen.append(len(meter.rtt_ms(3, 0.3))))
     assert len(applied) == 2
     assert seen == [3, 0], "before the cut, during it"
     assert len(meter.rtt_ms(3, 2.0)) == 3
 
 
-def test_sigkill_leaves_no_device():
+def test_sigkill_at_ten_random_moments_leaves_no_device():
     """A veth pair in a namespace that something still holds would stay until the next boot."""
-    argv = [
-        "-m",
-        "pddbench",
-        "wan",
-        "exec",
-        "--wan",
-        "netem",
-        "--no-verify",
-        "metro",
-        "--",
-        "sh",
-        "-c",
-        "echo up; exec sleep 99",
-    ]
-    owner = Marked(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-    assert owner.popen.stdout.readline() == b"up\n"
-    owner.alive()
-    os.kill(owner.popen.pid, signal.SIGKILL)
-    owner.popen.communicate(timeout=60)
-    assert owner.wait_until_gone() == [] and owner.namespaces_held() == set()
+    assert left_by_kills(["-c", HOLD, "netem"], latest_s=1.0) == []
     assert [entry.name for entry in Path("/sys/class/net").iterdir() if entry.name == NAME] == []
+
+
+def test_sigkill_of_apply_leaves_a_device_that_heals():
+    """After a SIGKILL the delay would stay until somebody finds out why the machine is slow."""
+    kit.check_healing_after_kills(3, "--ingress", "--one-way-ms", "20")
 
 
 def test_exec_without_privilege_over_the_host(tmp_path):
@@ -210,6 +199,9 @@ def test_a_real_device_delays_only_the_destination():
         for flags, wanted_ms in (([], 20.0), (["--ingress"], 40.0)):
             argv = ["--dev", "nic0", "--to", f"{kit.SLOWED}:{port}", *flags, "--one-way-ms", "20", "custom"]
             popen = kit.apply(sides.a, *argv)
+            assert f", {wanted_ms:g} asked: " in popen.said and "not measured" not in popen.said, popen.said
+            found = re.search(r"takes ([0-9.]+) ms, ([0-9.]+) before", popen.said)
+            assert wanted_ms - 1 < float(found[1]) - float(found[2]) < wanted_ms + _LATE_MS
             assert wanted_ms <= least_ms(kit.SLOWED) < wanted_ms + _LATE_MS
             assert least_ms(kit.OTHER) < 15.0
             kit.end(popen)
@@ -223,5 +215,5 @@ def test_a_real_device_delays_only_the_destination():
 def test_three_arms_over_netem(tmp_path):
     """The emulated deployments would not run over the real emulator, or not be slowed by it."""
     done = three_arms.run(tmp_path, "auto", speed=1.0)
-    three_arms.check(done, tmp_path, "netem", speed=1.0, at_most=math.inf)
+    three_arms.check(done, tmp_path, "netem", speed=1.0)
     assert "chosen by auto" in " ".join(done.stdout.split("\n\n")[0].split())

@@ -111,6 +111,12 @@ function timeline(data) {
         const area = fig.axes(xs, linear(0, high || 1, show, 3), {top: row * 112 + 26, bottom: row * 112 + 100, yLabel: label,
           xLabel: 'experiment time since the start of each arm', last: row === useful.length - 1});
         if (key === 'kv_gbit' && t.link_gbit && t.link_gbit <= high) fig.level(area.y(t.link_gbit), area, `link ${plain(t.link_gbit)} Gbit/s`);
+        for (const p of parts) for (const [from, until, what] of p.link_changes) {
+          if (from >= end) continue;
+          const left = area.x(from), right = area.x(Math.min(until ?? end, end));
+          fig.svg.append(draw('rect', {x: left, y: area.top, width: Math.max(1, right - left), height: area.bottom - area.top, class: 'link-change'}));
+          fig.hit((left + right) / 2, area.top, p.arm, `the link is ${what}`, `from ${plain(from)} s` + (until === null ? '' : ` to ${plain(until)} s`));
+        }
         for (const p of parts) {
           const at = times(p, key), half = at === t.time ? t.step / 2 : 0;
           fig.path(p[key].map((v, i) => v === null ? null : [area.x(at[i] + half), area.y(v)]), style(data, p.arm));
@@ -118,7 +124,8 @@ function timeline(data) {
         }
       });
       const link = t.link_gbit && useful.some(([key]) => key === 'kv_gbit') ? ` The link carries ${plain(t.link_gbit)} Gbit/s.` : '';
-      fig.note(`${plain(t.step)} s a point.${link} The arms ran one after the other; here they lie on top of each other.`);
+      const changed = parts.some(p => p.link_changes.length) ? ' Shaded: the link was cut or had less than its rate, by its schedule.' : '';
+      fig.note(`${plain(t.step)} s a point.${link}${changed} The arms ran one after the other; here they lie on top of each other.`);
     },
     csv() {
       const out = [['arm', 'repeat', 'what', 'time_s', 'value']];
