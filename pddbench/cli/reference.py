@@ -92,6 +92,8 @@ def experiment() -> Iterator[str]:
         "[wan]": ex.Wan,
         "[cost]": ex.Cost,
         "[emulator]": ex.EmulatorOptions,
+        "[emulator] changes": ex.RoleChange,
+        "[llamacpp]": ex.LlamaCppOptions,
         "[[arm]]": ex.Arm,
         "[[arm]] roles.NAME": ex.Role,
     }

@@ -2,11 +2,53 @@
 
 from __future__ import annotations
 
+# of emulated arms, for all in [emulator] or for one in its [[arm]]; docs/emulator.md has more of each
+MECHANISMS = {
+    "speed": "experiment seconds a wall second",
+    "kv_scale": "divides the KV bytes really sent, and the link's rate",
+    "threshold_s": "predicted KV transfer time above which a request goes P-RLD-MD",
+    "drc": "decode-side radix cache: only un-hit KV crosses the WAN",
+    "first_token_from_p": "naive only: P sends the first token, the second waits",
+    "tokens_per_chunk": "tokens bundled in one event of the stream",
+    "chunk_tokens": "token budget of a prefill step; 0: a prompt is one step",
+    "chunk_packing": "a prompt's last chunk shares its step with the next prompt",
+    "tokens_per_step": "mean tokens a stream gets in a decode step (speculation)",
+    "rld_cache": "RLD shares P's prefix cache",
+    "placement": "which instance of P a prompt goes to",
+    "md_placement": "which instance of MD",
+    "threshold_tokens": "P-RLD-MD from that many tokens on that MD lacks",
+    "policy": "three: long ones end on RLD (wrong on purpose)",
+    "relay_tokens": "policy three: what misses more ends on RLD",
+    "route_by": "policy three: missing at MD, or at P",
+    "singular": "long prompts with short answers end on RLD: who knows them",
+    "singular_tokens": "a prompt is long from here on",
+    "singular_output_tokens": "an answer is short up to here",
+    "count_in_flight": "KV under way counts as present at MD",
+    "kv_flows": "TCP flows of a KV transfer",
+    "kv_warm": "their windows are open already",
+    "kv_streaming": "KV of all layers but the last leaves while prefill goes on",
+    "cancel_finished": "KV of an answer that ended on RLD is stopped",
+    "handoff": "how RLD hands over to MD",
+    "catch_up_tokens": "ids of a round of catching up",
+    "catch_up_rounds": "rounds at most",
+    "switch_load": "handoff dynamic: one shot above that many streams an instance of RLD",
+    "fabric_gbit": "the fabric inside a datacentre, Gbit/s",
+    "extend_us": "what a recomputed id costs its step, microseconds; unset: the chip's",
+    "changes": "roles that lose or get instances during a run",
+}
+
 NOTES: dict[str, dict[str, str]] = {
     "(top)": {
         "name": "1-40 of a-z, 0-9, _ and -; the run folder begins with it",
         "check": "thresholds: see below",
         "allow": "rules that shall only warn",
+        "workload": "what is sent, and when",
+        "arm": "the deployments that are compared, in order",
+        "slo": "objectives of a request",
+        "wan": "the link between the datacentres",
+        "cost": "prices of an hour",
+        "emulator": "of all emulated arms",
+        "llamacpp": "of all arms with engine = llamacpp",
     },
     "[workload]": {
         "trace": "a trace file or folder, relative to this file",
@@ -17,6 +59,7 @@ NOTES: dict[str, dict[str, str]] = {
         "idle_cap_s": "no gap inside a session is longer",
         "time_scale": "factor on recorded starts and gaps: 0.1 is ten times faster",
         "prompt": "exact ids, or words",
+        "cache": "state of the prefix caches at the start: nothing, the plan's donors, or past a warm-up",
         "history": "earlier replies in a prompt are the recorded ones",
         "output": "pinned lengths, or as the model ends",
         "on_parent_failure": "what becomes of the turns after a failed one",
@@ -36,7 +79,8 @@ NOTES: dict[str, dict[str, str]] = {
         "e2e_sched_ms": "last token - due",
     },
     "[wan]": {
-        "profile": "metro, regional, national or continental",
+        "profile": "metro, regional, national, continental or congested",
+        "backend": "what makes it: packets by netem or tun, or a model of TCP; auto: the best that works",
         "one_way_ms": "delay each way",
         "rate_mbit": "of the whole link",
         "loss_pct": "of packets, each way",
@@ -47,12 +91,24 @@ NOTES: dict[str, dict[str, str]] = {
         "line": "price of an hour of the WAN line",
         "currency": "only shown",
     },
-    "[emulator]": {
-        "model": "whose KV size is emulated",
-        "block_tokens": "block of the prefix caches",
-        "tokens_per_chunk": "tokens bundled in one event of the stream",
+    "[emulator]": MECHANISMS | {"model": "whose KV size is emulated", "block_tokens": "block of the prefix caches"},
+    "[emulator] changes": {
+        "at_s": "seconds after the deployment's start",
+        "role": "P, D, RLD or MD",
+        "count": "instances that come, or go (below 0)",
     },
-    "[[arm]]": {
+    "[llamacpp]": {
+        "slots": "of each server: requests at once",
+        "context_tokens": "of a slot: prompt and reply must fit",
+        "threads": "of each server",
+        "flash_attention": "faster; tokens are then not exact",
+        "kv_type": "of the KV cache",
+        "handoff": "auto: one shot up to catch_up_tokens, else in rounds",
+        "catch_up_tokens": "eager tokens that are few enough for one shot",
+        "gguf": "a model file; without one a tiny model is made",
+    },
+    "[[arm]]": MECHANISMS
+    | {
         "name": "1-40 of a-z, 0-9, _ and -; the first arm is what the others are compared with",
         "emulated": "this, or base_url",
         "base_url": "of a live endpoint, with or without /v1",
@@ -66,5 +122,12 @@ NOTES: dict[str, dict[str, str]] = {
         "cost_per_mtok_output": "what a million output tokens cost there",
         "roles": "what is deployed, for the cost",
     },
-    "[[arm]] roles.NAME": {"chip": "a name of [cost] chips", "count": "instances"},
+    "[[arm]] roles.NAME": {
+        "chip": "a name of [cost] chips",
+        "count": "instances",
+        "kv_tokens": "emulated: KV memory of one instance; unset: no bound",
+        "max_batch": "emulated: streams of one instance at once",
+        "cache_tokens": "emulated: size of its prefix cache",
+        "cache_ttl_s": "emulated: life of unused blocks of that cache",
+    },
 }

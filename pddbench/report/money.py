@@ -62,7 +62,7 @@ def answer(
         _show(answer, folder, hit_lines(over, _hits(folder).currency), as_json=as_json)
         return exitcodes.GOOD
     state = read(folder)
-    prices = state.chips | prices
+    prices = state.prices | prices
     line = state.line if line is None else line
     deployments = [deployment(name, state) for name in state.arms]
     known = [one for one in deployments if one.estimate.rate is not None and one.roles]

@@ -87,7 +87,7 @@ class ArmSearch(msgspec.Struct, kw_only=True):
 class State(msgspec.Struct, kw_only=True):
     """`capacity.json`: complete after every run, so that the search can be taken up again.
 
-    `chips` and `line` are the experiment's prices an hour.
+    `prices` (of chips, by name) and `line` are the experiment's, an hour.
     """
 
     schema_version: int = 1
@@ -101,8 +101,6 @@ class State(msgspec.Struct, kw_only=True):
     run_s: float
     slo: dict[str, float]
     currency: str
-    chips: dict[str, float] = {}
-    line: float = 0.0
     seed: int
     arms: dict[str, ArmSearch] = {}
 

@@ -161,8 +161,6 @@ def _new_state(experiment: Experiment, options: SearchOptions, runs: Runs) -> St
         run_s=runs.run_s,
         slo=objectives(experiment),
         currency=experiment.cost.currency,
-        chips=dict(experiment.cost.chips),
-        line=float(experiment.cost.line or 0.0),
         seed=experiment.workload.seed,
     )
 

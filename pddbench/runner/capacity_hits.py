@@ -81,7 +81,7 @@ def over_hits(
             return code
         if found is None:
             found = Hits(name=state.name, measured=state.measured, target=state.target, slo=state.slo,
-                         currency=state.currency, prices=state.chips, line=state.line,
+                         currency=state.currency, prices=state.prices, line=state.line,
                          first=next(iter(state.arms)))  # fmt: skip
         found.rows += [
             _row(hit, name, again.arms.get(name, one), name in best, experiment) for name, one in state.arms.items()

@@ -17,7 +17,7 @@ def make_state(name: str = "made", arms: dict[str, float] | None = None, invalid
     """A finished search: seven runs an arm around its knee at 2 x its factor; prices that make all cost 16 an hour."""
     state = State(name=name, config_sha256="0", measured="simulated", target=0.9, half_width=0.05, budget=7,
                   warmup_s=10.0, run_s=60.0, slo={"ttft_sched_ms": 2000.0, "max_gap_ms": 1000.0}, currency="USD",
-                  chips={"A": 2.0, "B": 2.0}, line=0.0, seed=1)  # fmt: skip
+                  prices={"A": 2.0, "B": 2.0}, line=0.0, seed=1)  # fmt: skip
     for arm, factor in (arms or ARMS).items():
         points = [
             Point(rate=rate * factor, good=[round(100 * share)] * 3, total=[100] * 3, sessions=60, seed=i,

@@ -115,7 +115,7 @@ def test_an_unfinished_search_has_a_page():
     """No run yet, or an arm without a knee: words instead of figures, and no traceback."""
     state = make_state()
     state.arms["pdd"].points, state.arms["pdd"].estimate, state.arms["pdd"].stopped = [], None, None
-    state.chips = {}
+    state.prices = {}
     text = page(document(state))
     assert "the search is not finished" in text and "If prices were others" not in text
     state.arms = {}

@@ -150,3 +150,11 @@ def test_a_trace_written_by_the_example_is_one(checkout):
     type_them(steps("write-a-reader.md"))
     shown = CliRunner().invoke(cli, ["trace", "stats", "mine.trace.jsonl", "--json"]).output
     assert '"requests":4' in shown.replace(" ", "").replace("\n", "")
+
+
+def test_every_key_of_an_experiment_is_explained():
+    """A key whose meaning stands nowhere is set by guessing."""
+    text = (ROOT / "docs/reference.md").read_text()
+    part = text[text.index("## The experiment file") : text.index("## Thresholds")]
+    assert not re.findall(r"^\| `(\w+)` .*\|\s*\|$", part, re.MULTILINE)
+    assert "### [llamacpp]" in part and "### [emulator] changes" in part

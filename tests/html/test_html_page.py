@@ -158,3 +158,36 @@ def test_offered_kv_adds_up():
     rate = _offered_gbit(kv, np.array([0, 0, 0, 2]), 2.0, 3)
     assert rate.tolist() == [6.0, 0.0, 1.0]
     assert np.isnan(_offered_gbit(np.array([np.nan]), np.array([0]), 1.0, 2)).all(), "no KV known: nothing is drawn"
+
+
+def packets(manifest):
+    """A link of packets in both runs of pdd: right in the first, slow and with a problem in the second."""
+
+    def finding(name, unit, wanted, found):
+        low, high = 0.9 * wanted, 1.1 * wanted
+        return {"name": name, "unit": unit, "wanted": wanted, "found": found, "low": low, "high": high, "samples": 20,
+                "note": "", "ok": low <= found <= high}  # fmt: skip
+
+    manifest["wan"] = {"backend": "tun", "profile": "national", "link": {"one_way_ms": 15.0, "rate_mbit": 10_000.0}}
+    manifest["runs"] = []
+    for repeat, found in enumerate((30.4, 41.0)):
+        facts = {"findings": [finding("rtt median", "ms", 30.0, found)]}
+        beside = {"every_s": 1.0, "probes": 7, "lost": 2, "rtt_ms": {"min": 29.9, "p50": 31.5, "max": 77.0}}
+        problems = ["3 s after the start: <b>cut</b>"] if repeat else []
+        link = {"ok": not problems, "problems": problems, "before": facts, "beside": beside, "after": facts}
+        manifest["runs"].append({"arm": "pdd", "repeat": repeat, "link": link})
+
+
+def test_the_measured_link_is_on_the_page(tmp_path):
+    """Over which verified link? A reader must see what was asked, what was found, and what was wrong with it."""
+    text, _ = make_page(tmp_path, sessions=4, manifest=packets)
+    assert "The link, measured" in text and 'href="#link"' in text
+    assert "not as asked in 1 of 2 runs" in text
+    for word in ("30.4", "27 to 33", "7 probes, 2 packets lost", "31.5 ms (29.9 to 77)", "&lt;b&gt;cut&lt;/b&gt;"):
+        assert word in text, word
+    assert "<b>cut" not in text
+
+
+def test_a_run_without_packets_claims_no_link(made):
+    """A model of TCP is verified by nobody: no table, and no word of it."""
+    assert "The link, measured" not in made[0] and "verified" not in made[0]

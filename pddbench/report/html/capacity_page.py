@@ -15,6 +15,7 @@ from pddbench.report import searched, units
 from pddbench.report.html.markup import Markup, join, tag
 from pddbench.report.html.shell import assemble
 from pddbench.report.html.verdicts import judged, percent_text, ratio_text
+from pddbench.runner.capacity import VOID
 from pddbench.text import printable
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def page(found: Document) -> str:
                     "roles and prices",
                     {
                         "arms": {name: arm.roles for name, arm in found.arms.items()},
-                        "chips": found.chips,
+                        "prices": found.prices,
                         "line": found.line,
                     },
                 ),
@@ -65,7 +66,7 @@ def _verdict(found: Document) -> Markup:
     running = [name for name, arm in found.arms.items() if arm.stopped is None]
     text += "; the search is not finished" if running or not found.arms else ""
     kind = "good" if len(bounded) == len(found.answers) and not running and bounded else "warn"
-    kind = "bad" if any("invalid" in (arm.stopped or "") for arm in found.arms.values()) else kind
+    kind = "bad" if any((arm.stopped or "").startswith(VOID) for arm in found.arms.values()) else kind
     sign = {"good": "✓", "warn": "!", "bad": "✗"}[kind]
     return tag("p", tag("span", sign, class_="sign", aria_hidden="true"), text, class_=f"verdict {kind}")
 
@@ -194,7 +195,7 @@ def _line(label: str, unit: str, figures: Sequence[Ratio | None]) -> Markup:
 
 def _prices(found: Document) -> Markup | None:
     """How each arm's BCR against the first's moves with prices; null where prices or capacities are missing."""
-    grids = searched.grids(found, found.chips, found.line)
+    grids = searched.grids(found, found.prices, found.line)
     if not grids:
         return None
     note = "BCR of the arm / BCR of the first, capacities as measured: green where the whole interval is above 1, "
@@ -208,7 +209,7 @@ def _grid(one: Grid, found: Document) -> Markup:
     ratios = sorted({cell.price_ratio for cell in one.cells})
     by_place = {(cell.price_ratio, cell.line): cell for cell in one.cells}
     base, second = _kinds(found, one)
-    now = (found.chips[second] / found.chips[base] if second else 1.0, found.line / found.chips[base])
+    now = (found.prices[second] / found.prices[base] if second else 1.0, found.line / found.prices[base])
     nearest = tuple(
         min(values, key=lambda value: abs(value - at)) for values, at in zip((ratios, lines), now, strict=True)
     )
