@@ -101,6 +101,8 @@ class State(msgspec.Struct, kw_only=True):
     run_s: float
     slo: dict[str, float]
     currency: str
+    prices: dict[str, float] = {}
+    line: float = 0.0
     seed: int
     arms: dict[str, ArmSearch] = {}
 

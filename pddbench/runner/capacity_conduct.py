@@ -161,6 +161,8 @@ def _new_state(experiment: Experiment, options: SearchOptions, runs: Runs) -> St
         run_s=runs.run_s,
         slo=objectives(experiment),
         currency=experiment.cost.currency,
+        prices=dict(experiment.cost.chips),
+        line=experiment.cost.line,
         seed=experiment.workload.seed,
     )
 
