@@ -50,7 +50,7 @@ import sys, importlib
 sys.path.insert(0, sys.argv.pop(1))
 importlib.import_module(sys.argv.pop(1)).main(sys.argv[1:])
 """
-_READY_TIMEOUT_S = 10.0
+_READY_TIMEOUT_S = 30.0  # a starved guest needs more than ten
 _END_TIMEOUT_S = 15.0
 
 
