@@ -113,7 +113,8 @@ def _live(folders: Sequence[Path], wanted: Sequence[Claim]) -> Iterator[Row]:
     """Opens the folders at once, so that a bad one is named before anything runs."""
     from pddbench.claims.live import measure_live, open_live
 
-    return measure_live(open_live(folders), {claim.id: claim.text for claim in wanted})
+    texts = {claim.id: claim.text for claim in wanted}
+    return measure_live(open_live(folders, list(texts)), texts)
 
 
 def result(rows: Mapping[str, Row], options: Options) -> dict[str, Any]:

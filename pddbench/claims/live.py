@@ -25,8 +25,11 @@ NOT_LIVE = {
 }
 
 
-def open_live(folders: Sequence[Path]) -> list[Dataset]:
-    """The finished live runs; `InputError` for a folder that is none, was simulated, or whose verdict is not valid."""
+def open_live(folders: Sequence[Path], wanted: Sequence[str]) -> list[Dataset]:
+    """The finished live runs; `InputError` for a folder that is none, was simulated or is not valid.
+
+    Also when none of them shows any of the `wanted` claims.
+    """
     from pddbench.runfolder.load import load
 
     out = []
@@ -42,7 +45,14 @@ def open_live(folders: Sequence[Path]) -> list[Dataset]:
                 "see workloads/claims/live for their names"
             )
         out.append(data)
+    shown = set().union(*map(_measured_by, out))
+    if not shown & set(wanted):
+        raise InputError(f"--live: these runs show {', '.join(sorted(shown, key=_number))}, not {', '.join(wanted)}")
     return out
+
+
+def _number(claim: str) -> int:
+    return int(claim[1:])
 
 
 def _invalid(data: Dataset) -> str | None:

@@ -103,6 +103,20 @@ def test_a_bad_live_folder_is_named_before_anything_runs(tmp_path):
     assert not (tmp_path / "o").exists()
 
 
+def test_a_result_of_another_kind_is_not_mixed_in(tmp_path):
+    """Rows of another size or seed beside each other would look like one measurement; those of the same kind stay."""
+    for words in (["--only", "C16"], ["--only", "C24"]):
+        CliRunner().invoke(cli, ["claims", *words, "--out", str(tmp_path)], standalone_mode=False)
+    rows = json.loads((tmp_path / "claims.json").read_text())["claims"]
+    assert [row["id"] for row in rows] == ["C16", "C24"] and all(row["date"] and row["command"] for row in rows)
+    for words in (["--full"], ["--seed", "2"]):
+        words = ["claims", "--only", "C17", *words, "--out", str(tmp_path)]
+        assert "choose another --out" in str(CliRunner().invoke(cli, words, standalone_mode=False).exception)
+    (tmp_path / "claims.json").write_text("{}")
+    words = ["claims", "--only", "C17", "--out", str(tmp_path)]
+    assert "in the way" in str(CliRunner().invoke(cli, words, standalone_mode=False).exception)
+
+
 def test_a_claim_nothing_can_measure_says_why(scenes):
     """No figure may be made up for what cannot be measured here."""
 
