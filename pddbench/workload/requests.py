@@ -270,6 +270,8 @@ class Requests(Sequence[PlannedRequest]):
         """A column of texts, shape (n,); `session_id` by code (see `ints`)."""
         import pyarrow as pa
 
+        if name == "plan_sha256":
+            return pa.array([self._digests[i] for i in range(len(self))], pa.string())
         texts = self._texts[name]
         return pa.array([texts[i] for i in range(len(texts.ends))], pa.string())
 
