@@ -261,7 +261,28 @@ def _growth(repeats: list[Floats], factor: float, floor: float) -> float | None:
 def _kendall_z(values: Floats) -> float:
     """Kendall's trend statistic against order, as a normal deviate (ties count as neither)."""
     n = len(values)
-    later = values[None, :] > values[:, None]
-    earlier = values[None, :] < values[:, None]
-    score = float(np.triu(later, 1).sum() - np.triu(earlier, 1).sum())
+    score = _concordance(values)
     return (score - math.copysign(1, score)) / math.sqrt(n * (n - 1) * (2 * n + 5) / 18) if score else 0.0
+
+
+def _concordance(values: Floats) -> float:
+    """Pairs that grow with their order minus pairs that fall; n log n (a hundred thousand sessions are usual).
+
+    As a merge sort counts inversions: of every two neighbouring runs, how many of the left are below or above each of
+    the right.
+    """
+    ranks = np.unique(values, return_inverse=True)[1].astype(np.int64)
+    n, score = len(ranks), 0
+    step = int(ranks.max(initial=0)) + 1
+    run = 1
+    while run < n:
+        block = np.arange(n) // (2 * run)
+        keys = ranks + block * step  # so that no value is compared with one of another pair of runs
+        is_left = np.arange(n) % (2 * run) < run
+        left, right = np.sort(keys[is_left]), keys[~is_left]
+        start = np.searchsorted(left, block[~is_left] * step)
+        end = np.searchsorted(left, (block[~is_left] + 1) * step)
+        below, up_to = np.searchsorted(left, right), np.searchsorted(left, right, side="right")
+        score += int(((below - start) - (end - up_to)).sum())
+        run *= 2
+    return float(score)

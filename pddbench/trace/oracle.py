@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
@@ -29,13 +30,56 @@ _SEED_ROW = 0x8BB84B93962EACC9
 _SEED_POSITION, _SEED_BLOCK = np.uint64(0xD6E8FEB86659FD93), np.uint64(0xA0761D6478BD642F)
 
 
+class _Written:
+    """Token ids written one behind the other, and the fingerprints of their whole blocks; both grow in place.
+
+    Several contexts may stand in one of these: those that begin with one another.
+    """
+
+    def __init__(self, tokens: Ids, blocks: Ids) -> None:
+        self._tokens, self._blocks = tokens, blocks
+        self.length = len(tokens)
+        self.users = 0  # contexts that a later row still shares with
+
+    def tokens(self, end: int, start: int = 0) -> Ids:
+        """Those from `start` to `end`."""
+        return self._tokens[start:end]
+
+    def blocks(self, count: int) -> Ids:
+        """The first `count` fingerprints."""
+        return self._blocks[:count]
+
+    def go_on(self, shared: int, fresh: Ids, block: int) -> None:
+        """After the first `shared` tokens come these; what stood there is gone."""
+        whole = shared // block
+        self._tokens = _grown(self._tokens, shared, fresh)
+        self.length = shared + len(fresh)
+        new = _fingerprints(self._tokens[whole * block : self.length], whole, self._blocks[:whole], block)
+        self._blocks = _grown(self._blocks, whole, new)
+
+
+def _grown(array: Ids, used: int, more: Ids) -> Ids:
+    """`array` with `more` after the first `used`; moved to twice the room where there is too little."""
+    need = used + len(more)
+    if need > len(array):
+        larger = np.empty(max(2 * len(array), need), dtype=np.uint64)
+        larger[:used] = array[:used]
+        array = larger
+    array[used:need] = more
+    return array
+
+
 @dataclass
 class _Context:
-    """The token ids of a request's prompt and reply, the fingerprints of its whole blocks, the prompt's length."""
+    """A request's prompt and reply, written out; the prompt's length."""
 
-    tokens: Ids
-    blocks: Ids
+    written: _Written
+    length: int
     input_tokens: int
+
+    def blocks(self, block: int) -> Ids:
+        """Fingerprints of its whole blocks."""
+        return self.written.blocks(self.length // block)
 
 
 class _Seen:
@@ -102,18 +146,22 @@ def recount_hits(
     for line in _lines(rows):
         i, donor = line.number, line.donor
         before = live[donor] if donor >= 0 else None
-        context = _written_out(line, before, block_tokens)
-        prompt_blocks = context.blocks[: line.input_tokens // block_tokens]
+        last = donor >= 0 and last_use[donor] == i
+        context = _written_out(line, before, block_tokens, last)
+        blocks = context.blocks(block_tokens)
+        prompt_blocks = blocks[: line.input_tokens // block_tokens]
         shared = min(line.prefix_tokens, before.input_tokens) if before is not None and basis == "prompt" else None
         known = _known(prompt_blocks, seen, (line.prefix_tokens if shared is None else shared) // block_tokens)
         hits[i] = known * block_tokens
-        seen.add((prompt_blocks if basis == "prompt" else context.blocks)[known:])
-        if donor >= 0 and last_use[donor] == i:
-            del live[donor]
+        seen.add((prompt_blocks if basis == "prompt" else blocks)[known:])
+        if last:
+            live.pop(donor).written.users -= 1
         if last_use[i] >= 0:
             live[i] = context
+            context.written.users += 1
         if len(seen) > limit:
-            seen.keep(np.sort(np.concatenate([c.blocks for c in live.values()] or [context.blocks[:0]])))
+            kept = [c.blocks(block_tokens) for c in live.values()]
+            seen.keep(np.unique(np.concatenate(kept or [blocks[:0]])))
             limit = max(_LEAST_BLOCKS, 2 * len(seen))
     return hits
 
@@ -168,32 +216,43 @@ def _known(blocks: Ids, seen: _Seen, guess: int) -> int:
     return low
 
 
-def _written_out(row: _Line, donor: _Context | None, block: int) -> _Context:
-    """The row's context: the donor's tokens as far as they are shared, then tokens that occur nowhere else."""
+def _written_out(row: _Line, donor: _Context | None, block: int, last: bool) -> _Context:
+    """The row's context: the donor's tokens as far as they are shared, then tokens that occur nowhere else.
+
+    They are written behind the donor's where nothing stands there, or nothing that anybody needs (`last`: no later row
+    shares with the donor); else the shared ones are written out again.
+    """
     shared = row.prefix_tokens if donor is not None else 0
     length = row.input_tokens + row.output_tokens
-    head = donor.tokens[:shared] if donor is not None else np.zeros(0, dtype=np.uint64)
     positions = np.arange(shared, length, dtype=np.uint64)
-    fresh = (
-        _mixed(np.uint64((row.number + 1) * _SEED_ROW % 2**64) ^ positions * _SEED_POSITION)
-        if length > shared
-        else positions
-    )
-    tokens = np.concatenate([head, fresh])
-    whole = shared // block
-    kept = donor.blocks[:whole] if donor is not None else np.zeros(0, dtype=np.uint64)
-    return _Context(tokens, np.concatenate([kept, _fingerprints(tokens, whole, kept, block)]), row.input_tokens)
+    fresh = _mixed(np.uint64((row.number + 1) * _SEED_ROW % 2**64) ^ positions * _SEED_POSITION)
+    if donor is None:
+        written = _Written(positions[:0], positions[:0])
+    elif donor.written.length == shared or (last and donor.written.users == 1):
+        written = donor.written
+    else:
+        written = _Written(donor.written.tokens(shared).copy(), donor.written.blocks(shared // block).copy())
+    if length > shared or written.length > length:
+        written.go_on(shared, fresh, block)
+    return _Context(written, length, row.input_tokens)
 
 
 def _fingerprints(tokens: Ids, first: int, before: Ids, block: int) -> Ids:
-    """Of each whole block from number `first` on: it depends on every token from the start, and on its place."""
+    """Of each whole block from number `first` on, where `tokens` begin; `before`: those of the blocks before it.
+
+    It depends on every token from the start, and on its place.
+    """
     count = len(tokens) // block
-    body = tokens[first * block : count * block].reshape(count - first, block)
-    weights = _mixed(np.arange(1, block + 1, dtype=np.uint64) * _SEED_BLOCK) | np.uint64(1)
-    own = _mixed((body * weights).sum(axis=1, dtype=np.uint64))
-    places = _mixed(np.arange(first + 1, count + 1, dtype=np.uint64) * _SEED_POSITION) | np.uint64(1)
+    body = tokens[: count * block].reshape(count, block)
+    own = _mixed((body * _weights(block)).sum(axis=1, dtype=np.uint64))
+    places = _mixed(np.arange(first + 1, first + count + 1, dtype=np.uint64) * _SEED_POSITION) | np.uint64(1)
     sums: Ids = np.cumsum(own * places, dtype=np.uint64)
     return sums + before[-1] if len(before) else sums
+
+
+@cache
+def _weights(block: int) -> Ids:
+    return _mixed(np.arange(1, block + 1, dtype=np.uint64) * _SEED_BLOCK) | np.uint64(1)
 
 
 def _mixed(values: Ids) -> Ids:

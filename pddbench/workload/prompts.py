@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     Ids = npt.NDArray[np.int32]
 
 _KEPT_TOKENS = 32_000_000  # own segments kept in memory, tokens (4 bytes each); others are drawn again when needed
+_OBJECT_TOKENS = 75  # what a segment takes in memory besides its tokens, as tokens
 
 
 def draw(salt: str, name: str, n: int, low: int, high: int) -> Ids:
@@ -97,9 +98,9 @@ class PromptBook:
         request = self._requests[owner]
         n = request.input_tokens + request.output_tokens - self._first_own(owner)
         ids = self._own[owner] = draw(self._salt, request.request_id, n, self._low, self._high)
-        self._kept_tokens += n
+        self._kept_tokens += n + _OBJECT_TOKENS
         while self._kept_tokens > _KEPT_TOKENS and len(self._own) > 1:
-            self._kept_tokens -= len(self._own.popitem(last=False)[1])
+            self._kept_tokens -= len(self._own.popitem(last=False)[1]) + _OBJECT_TOKENS
         return ids
 
     def text(self, index: int, words: Sequence[str] = WORDS, overhead_tokens: int = 0) -> str:

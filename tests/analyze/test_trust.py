@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from pddbench.analyze import trust
+from pddbench.analyze import trust, trust_timing
 from pddbench.analyze.dataset import Dataset
 from pddbench.analyze.summary import build
 from pddbench.errors import InputError
@@ -311,3 +315,10 @@ def test_verdict_and_exit_code(tmp_path):
     assert verdict("a", edit=only_pdd(warm_cache)) == ("invalid: hits", 98)
     assert verdict("b", edit=only_pdd(warm_cache), manifest=lambda m: m.update(allow=["hits"]))[1] == 0
     assert verdict("c", edit=only_pdd(kill)) == ("failed: no request succeeded in pdd", 1)
+
+
+@given(st.lists(st.integers(0, 9) | st.just(math.inf), max_size=40))
+def test_trend_of_many_sessions_is_counted_as_pair_by_pair(values):
+    """Without it the rule `backlog` would need gigabytes at a hundred thousand sessions, or count something else."""
+    pairs = [(b > a) - (b < a) for i, a in enumerate(values) for b in values[i + 1 :]]
+    assert trust_timing._concordance(np.array(values, dtype=float)) == sum(pairs)
