@@ -32,6 +32,8 @@ MECHANISMS = {
     "catch_up_tokens": "ids of a round of catching up",
     "catch_up_rounds": "rounds at most",
     "switch_load": "handoff dynamic: one shot above that many streams an instance of RLD",
+    "ids_late_s": "wrong on purpose: hand-off ids arrive that much later",
+    "ids_lost": "wrong on purpose: every so many-th message of ids is lost and sent again (1: all)",
     "fabric_gbit": "the fabric inside a datacentre, Gbit/s",
     "extend_us": "what a recomputed id costs its step, microseconds; unset: the chip's",
     "changes": "roles that lose or get instances during a run",

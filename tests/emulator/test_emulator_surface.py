@@ -212,7 +212,7 @@ def test_presets_and_overrides():
         ({"emulated": "pdd", "roles": {"MDD": Role(chip="A", count=1)}}, {}, "did you mean 'MD'"),
         ({"emulated": "pdd", "roles": {"MD": Role(chip="C", count=1)}}, {}, "unknown chip 'C'"),
         ({"emulated": "pdd", "roles": {"MD": Role(chip="A", count=0)}}, {}, "count = 0"),
-        ({"emulated": "pdd"}, {"cost": Cost(chips={"A": 2.0})}, "no price for chip 'B'"),
+        ({"emulated": "pdd"}, {"cost": Cost(chips={"A": 2.0})}, "chip 'B' has no price"),
         ({"emulated": "pdd"}, {"emulator": EmulatorOptions(model="deepseek-v3-fp9")}, "did you mean 'deepseek-v3-fp8'"),
         ({"emulated": "pdd", "speed": 0.0}, {}, "speed = 0"),
         ({"emulated": "pdd", "kv_scale": 0.5}, {}, "kv_scale"),

@@ -190,7 +190,7 @@ def test_seam_is_found_blind(three_arms):
         found = list(seams.candidates(stream).gap)
         assert int(row.handoff_token) - 1 in found
         places.append(found.index(int(row.handoff_token) - 1))
-    assert np.median(places) == 0  # a busy machine may stall one of them longer somewhere else
+    assert 2 * places.count(0) >= len(places) > 0  # a busy machine may stall some of them longer somewhere else
 
 
 def test_check_sees_a_wrong_token(models, tmp_path):

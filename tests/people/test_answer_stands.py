@@ -53,7 +53,7 @@ def test_missing_hits_of_failures_are_not_blamed_on_running_donors(tmp_path):
         for i in range(len(requests["request_id"])):
             if arm == "pdd" or (arm == "naive" and i % 2):
                 fail(requests, i)
-            requests["cached_tokens_possible"][i] = 0
+            requests["cached_tokens_possible"][i] = requests["cached_tokens"][i] = 0
 
     found = {one.arm: one for one in hits_differ(Dataset(load(make_run(tmp_path / "r", Recipe(edit=spoil)))))}
     assert set(found) == {"baseline", "naive"}, "an arm without any answer has no hits to speak of"

@@ -71,7 +71,8 @@ def test_notes_are_of_keys_that_exist():
     from pddbench.workload import experiment as ex
 
     tables = {"(top)": ex.Experiment, "[workload]": ex.Workload, "[slo]": ex.Slo, "[wan]": ex.Wan, "[cost]": ex.Cost,
-              "[emulator]": ex.EmulatorOptions, "[[arm]]": ex.Arm, "[[arm]] roles.NAME": ex.Role}  # fmt: skip
+              "[emulator]": ex.EmulatorOptions, "[emulator] changes": ex.RoleChange, "[llamacpp]": ex.LlamaCppOptions,
+              "[[arm]]": ex.Arm, "[[arm]] roles.NAME": ex.Role}  # fmt: skip
     assert set(NOTES) == set(tables)
     for name, notes in NOTES.items():
         assert set(notes) <= set(tables[name].__struct_fields__), name
