@@ -228,8 +228,9 @@ class Connection:
     def finish(self) -> bool:
         """The exchange is done with this connection; whether it can serve another."""
         answered, self._answered = self._answered, None
+        # since its last byte, as the server counts it: on a busy machine we may come here much later
+        self.idle_since_ns = self.exchange.last_byte_ns
         self.exchange = _NO_EXCHANGE
-        self.idle_since_ns = time.monotonic_ns()
         good = answered is not None and answered.done() and not answered.cancelled() and answered.exception() is None
         return good and self.reusable and self.open
 
