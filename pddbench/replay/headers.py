@@ -9,6 +9,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 from pddbench import __version__
 from pddbench.errors import InputError
+from pddbench.replay import credentials
 from pddbench.replay.exchange import Target
 from pddbench.text import printable
 
@@ -41,10 +42,16 @@ def request_id_value(request_id: str) -> str:
 
 
 def secrets_of(target: Target, headers: dict[str, str]) -> list[str]:
-    """What must never be seen: all header values that the user gave, the key, and the URL's own credentials."""
+    """What must never be seen: all header values that the user gave, the key, and the URL's own credentials.
+
+    From now on those that are named as such are kept out of everything (`credentials`).
+    """
     values = [value for name, value in headers.items() if name in target.headers or _SECRET_HEADER.search(name)]
     parts = urlsplit(target.url)
     values += [unquote(parts.password or ""), parts.password or "", parts.query]
+    named = [value for name, value in headers.items() if _SECRET_HEADER.search(name)]
+    named += [unquote(parts.password or ""), parts.password or ""]
+    credentials.remember(part for value in named for part in (value, value.rpartition(" ")[2]))
     return [secret for value in values for secret in (value, value.rpartition(" ")[2]) if len(secret) >= 4]
 
 

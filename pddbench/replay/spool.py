@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from pddbench.errors import WorldError
-from pddbench.replay import frames
+from pddbench.replay import credentials, frames
 from pddbench.replay.exchange import Exchange
 from pddbench.replay.frames import HEAD, NO_INDEX, Answered, Frame, Reads
 
@@ -105,7 +105,7 @@ class SpoolWriter:
             if self._failed is not None:
                 continue
             try:
-                view = memoryview(data)
+                view = memoryview(credentials.mask(data))
                 while view:
                     view = view[os.write(self._fd, view) :]
             except OSError as error:

@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from pddbench.replay import credentials
 from pddbench.replay.chunks import body_message
 from pddbench.replay.reader import StreamReader, whole, word
 from pddbench.text import printable, redact_url
@@ -106,7 +107,16 @@ class StreamResult(msgspec.Struct):
 
 
 def interpret(reads: Sequence[Read | RawRead], facts: Facts) -> StreamResult:
-    """The meaning of one exchange, whatever it is: never raises for anything a server sent."""
+    """The meaning of one exchange, whatever it is: never raises for anything a server sent. No credential is in it."""
+    result = _interpret(reads, facts)
+    if result.error:
+        result.error = credentials.hide(result.error)
+    if result.finish_reason:
+        result.finish_reason = credentials.hide(result.finish_reason)
+    return result
+
+
+def _interpret(reads: Sequence[Read | RawRead], facts: Facts) -> StreamResult:
     by_kernel = facts.headers_kernel_ns
     result = StreamResult(first_byte_ns=facts.headers_ns if by_kernel is None else by_kernel)
     if facts.status is None:

@@ -315,3 +315,27 @@ async def test_a_window_ends_the_run_when_all_that_was_due_in_it_has_ended(tmp_p
     assert server.of("r2"), "after the window the load goes on until then"
     assert spool.request(2).ended.ending == "cancelled"
     assert [spool.request(i).not_sent.reason for i in (3, 4)] == ["run_ended"] * 2
+
+
+KEY = "sk-a-key-of-many-characters"
+REPEATED = {
+    "event": stream([f'data: {{"error": {{"message": "Bearer {KEY}"}}}}\n\n'.encode()]),
+    "no json": stream([f"data: {{bad {KEY}\n\n".encode()]),
+    "finish": stream([text("a", KEY), last(1)]),
+    "not a stream": plain("200 OK", f'{{"error": {{"message": "{KEY}"}}}}'.encode()),
+    "escaped": plain("500 No", f'{{"error": {{"message": "{KEY.replace("-", chr(92) + "u002d")}"}}}}'.encode()),
+}
+
+
+@pytest.mark.parametrize("where", REPEATED)
+@pytest.mark.parametrize("reader", ["native", "python"])
+async def test_a_key_that_the_server_repeats_is_not_kept(tmp_path, monkeypatch, where, reader):
+    """Without it a key would stand in rows, reports and logs as soon as a gateway quotes it in any kind of answer."""
+    monkeypatch.setenv("PDDBENCH_READER", reader)
+    monkeypatch.setenv("PDDBENCH_TEST_KEY", KEY)
+    async with truth_server(REPEATED[where]) as server:
+        _, spool = await run(plan(request(0)), server.url, tmp_path, {"api_key_env": "PDDBENCH_TEST_KEY"})
+    got = result(spool, 0)
+    assert KEY not in f"{got.error} {got.finish_reason}"
+    assert "*" in f"{got.error} {got.finish_reason}", "what was said is shown, but for the key"
+    assert KEY.encode() not in spool.path.read_bytes()
