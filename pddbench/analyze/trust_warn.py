@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from pddbench.analyze import counters, stationarity
+from pddbench.analyze import counters, stationarity, trust_link
 from pddbench.analyze.dataset import Dataset
 from pddbench.analyze.finding import Finding
 from pddbench.analyze.intervals import as_float
@@ -278,6 +278,7 @@ def window_not_filled(data: Dataset) -> Iterator[Finding]:
 WARNINGS: tuple[Callable[[Dataset], Iterator[Finding]], ...] = (
     interrupted,
     single_arm,
+    trust_link.events,
     order,
     coverage,
     trend,

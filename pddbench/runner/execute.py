@@ -106,10 +106,22 @@ def execute_simulated(
                 del run, roles  # half a gigabyte an hour of a large deployment, before the next arm takes as much
             record = {"arm": arm, "repeat": repeat, "status": "complete"}
             if setup.spec.link_steps:
-                record["link_changes"] = [applied_on_time(step) for step in setup.spec.link_steps]
+                end_s = _end_s(folder, arm, repeat)
+                reached = [step for step in setup.spec.link_steps if step.at_s <= end_s]
+                record |= {"link_changes": [applied_on_time(step) for step in reached]} if reached else {}
             facts["runs"].append(record)
             manifest.write(folder, facts)
         clear(folder)
+
+
+def _end_s(folder: Path, arm: str, repeat: int) -> float:
+    """When the last request of a run in virtual time ended, seconds after its zero; 0 when none did."""
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    rows = pq.read_table(folder / "requests" / f"{arm}.{repeat}.parquet", columns=["end_ns"])
+    end_ns = pc.max(rows["end_ns"]).as_py()
+    return 0.0 if end_ns is None else float(end_ns) / 1e9
 
 
 def in_loop(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
