@@ -1,4 +1,4 @@
-"""Trust in the link: over packets it must be as asked before, beside and after the load; events must be reached."""
+"""The trust rule `link`: a run over packets needs a link that was as asked before, beside and after the load."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from typing import Any
 from pddbench.analyze.dataset import Dataset
 from pddbench.analyze.finding import Finding
 from pddbench.text import printable
-from pddbench.wan.steps import not_reached
 
 _PACKETS = ("netem", "tun")
-_OVER_THE_LINK = ("naive", "pdd")
+OVER_THE_LINK = ("naive", "pdd")
 _ADVICE = (
     "look at runs[].link in manifest.json; a slow host needs a higher kv_scale or a lower speed, a changed link a "
     "machine that nobody else works on"
@@ -26,33 +25,9 @@ def link(data: Dataset) -> Iterator[Finding]:
     runs = {(run.get("arm"), run.get("repeat")): run for run in manifest.get("runs") or []}
     for arm, part in data.arms.items():
         facts = data.arm_facts(arm)
-        if (facts.get("emulated") or facts.get("deployment")) in _OVER_THE_LINK:
+        if (facts.get("emulated") or facts.get("deployment")) in OVER_THE_LINK:
             for repeat in sorted(part.rows["repeat"].unique()):
                 yield from _of(arm, runs.get((arm, int(repeat))) or {"repeat": int(repeat)})
-
-
-def events(data: Dataset) -> Iterator[Finding]:
-    """The run was over before the link was to change: nothing in it is about that event."""
-    manifest = data.run.manifest
-    texts = [str(text) for text in (manifest.get("wan") or {}).get("events") or []]
-    missed: dict[str, list[str]] = {}
-    for run in manifest.get("runs") or []:
-        facts = data.arm_facts(str(run.get("arm")))
-        over_the_link = (facts.get("emulated") or facts.get("deployment")) in _OVER_THE_LINK
-        if over_the_link and run.get("status") != "killed":  # of a killed run nobody knows what its link did
-            reached = {float(change["wanted_s"]) for change in run.get("link_changes") or []}
-            for text in not_reached(texts, reached):
-                missed.setdefault(text, []).append(f"{run.get('arm')}.{run.get('repeat')}")
-    if missed:
-        said = "; ".join(
-            f"{printable(text, 80)!r} in {printable(', '.join(runs), 80)}" for text, runs in missed.items()
-        )
-        yield Finding(
-            rule="wan_events",
-            level="warning",
-            message=f"[wan] events not reached before the run was over: {said}",
-            advice="put the events earlier, or run longer",
-        )
 
 
 def _of(arm: str, run: dict[str, Any]) -> Iterator[Finding]:
