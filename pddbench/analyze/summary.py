@@ -126,6 +126,7 @@ class RunFacts(msgspec.Struct, kw_only=True):
     wan_asked: str | None = None
     wan_reason: str = ""
     wan_events: list[str] = []  # by which the link changed, seconds of each repeat
+    role_changes: list[str] = []  # instances that emulated arms lost or got, and when; or that they were not reached
     wan_measured: dict[str, float] = {}  # rtt_ms, mbit: as asked (experiment time, before kv_scale)
     slo: dict[str, float]
     currency: str
@@ -205,6 +206,7 @@ def _facts(data: Dataset) -> RunFacts:
         wan_asked=wan.get("asked"),
         wan_reason=printable(str(wan.get("reason") or ""), 200),
         wan_events=[printable(str(event), 80) for event in wan.get("events") or []],
+        role_changes=_role_changes(manifest.get("runs") or []),
         wan_measured=words.measured(manifest.get("runs") or []),
         slo=data.slo,
         currency=str((manifest.get("cost") or {}).get("currency") or "cost"),
@@ -217,6 +219,16 @@ def _facts(data: Dataset) -> RunFacts:
         history=str(manifest.get("history") or "recorded"),
         warmup_cut_s=data.warmup_s,
     )
+
+
+def _role_changes(runs: list[dict[str, Any]]) -> list[str]:
+    """Each change once, in words: those of the experiment come again in every repeat."""
+    said: dict[str, None] = {}
+    for run in runs:
+        for change in run.get("role_changes") or []:
+            what = f"{run.get('arm')}: {change['role']} {change['count']:+d} at {change['at_s']:.1f} s"
+            said[printable(what + ("" if change["reached"] else ", not reached"), 120)] = None
+    return [*said]
 
 
 def _emulator_endpoints(data: Dataset) -> dict[str, float]:

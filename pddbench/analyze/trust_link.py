@@ -10,7 +10,7 @@ from pddbench.analyze.finding import Finding
 from pddbench.text import printable
 
 _PACKETS = ("netem", "tun")
-_OVER_THE_LINK = ("naive", "pdd")
+OVER_THE_LINK = ("naive", "pdd")
 _ADVICE = (
     "look at runs[].link in manifest.json; a slow host needs a higher kv_scale or a lower speed, a changed link a "
     "machine that nobody else works on"
@@ -25,7 +25,7 @@ def link(data: Dataset) -> Iterator[Finding]:
     runs = {(run.get("arm"), run.get("repeat")): run for run in manifest.get("runs") or []}
     for arm, part in data.arms.items():
         facts = data.arm_facts(arm)
-        if (facts.get("emulated") or facts.get("deployment")) in _OVER_THE_LINK:
+        if (facts.get("emulated") or facts.get("deployment")) in OVER_THE_LINK:
             for repeat in sorted(part.rows["repeat"].unique()):
                 yield from _of(arm, runs.get((arm, int(repeat))) or {"repeat": int(repeat)})
 

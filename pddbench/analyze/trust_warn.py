@@ -11,6 +11,9 @@ from pddbench.analyze import counters, stationarity
 from pddbench.analyze.dataset import Dataset
 from pddbench.analyze.finding import Finding
 from pddbench.analyze.intervals import as_float
+from pddbench.analyze.trust_link import OVER_THE_LINK
+from pddbench.text import printable
+from pddbench.wan.steps import not_reached
 
 COVERAGE_SESSIONS = 100
 P99_SESSIONS = 300
@@ -41,6 +44,29 @@ def single_arm(data: Dataset) -> Iterator[Finding]:
             "single_arm",
             "one arm only: nothing to compare it with",
             "add an arm, or `pddbench compare` with another run",
+        )
+
+
+def events_not_reached(data: Dataset) -> Iterator[Finding]:
+    """The run was over before the link was to change: nothing in it is about that event."""
+    manifest = data.run.manifest
+    texts = [str(text) for text in (manifest.get("wan") or {}).get("events") or []]
+    missed: dict[str, list[str]] = {}
+    for run in manifest.get("runs") or []:
+        facts = data.arm_facts(str(run.get("arm")))
+        over_the_link = (facts.get("emulated") or facts.get("deployment")) in OVER_THE_LINK
+        if over_the_link and run.get("status") != "killed":  # of a killed run nobody knows what its link did
+            reached = {float(change["wanted_s"]) for change in run.get("link_changes") or []}
+            for text in not_reached(texts, reached):
+                missed.setdefault(text, []).append(f"{run.get('arm')}.{run.get('repeat')}")
+    if missed:
+        said = "; ".join(
+            f"{printable(text, 80)!r} in {printable(', '.join(runs), 80)}" for text, runs in missed.items()
+        )
+        yield _warn(
+            "wan_events",
+            f"[wan] events not reached before the run was over: {said}",
+            "put the events earlier, or run longer",
         )
 
 
@@ -278,6 +304,7 @@ def window_not_filled(data: Dataset) -> Iterator[Finding]:
 WARNINGS: tuple[Callable[[Dataset], Iterator[Finding]], ...] = (
     interrupted,
     single_arm,
+    events_not_reached,
     order,
     coverage,
     trend,

@@ -25,5 +25,6 @@ def doctor(as_json: bool) -> int:
         click.echo(msgspec.json.format(msgspec.json.encode(plain), indent=2).decode())
     else:
         show(probes)
-    emulated = all(probe.status != "missing" for probe in probes if probe.name == "loopback")
-    return exitcodes.GOOD if emulated else exitcodes.WORLD_FAILED
+    needed = ("loopback", "native reader")
+    runs = all(probe.status != "missing" for probe in probes if probe.name in needed)
+    return exitcodes.GOOD if runs else exitcodes.WORLD_FAILED

@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import click
 import msgspec
+
+
+def _nothing(folder: Path, absent: list[str]) -> str:
+    """What a folder without spools holds, in one sentence."""
+    there = sorted(path.stem for path in (folder / "requests").glob("*.parquet"))
+    never = f"; never began: {', '.join(absent)}" if absent else ""
+    if not there:
+        return f"nothing to recover: no run left anything in this folder{never}"
+    ask = f"`pddbench report {shlex.quote(str(folder))}` tells what they found"
+    return f"nothing to recover: what began has all its rows ({', '.join(there)}), and {ask}{never}"
 
 
 @click.command()
@@ -23,9 +34,9 @@ def recover(folder: Path, as_json: bool) -> None:
     else:
         for one in found:
             click.echo(one.sentence)
-        if absent:
-            click.echo(f"never began: {', '.join(absent)}")
         if not found:
-            click.echo("nothing to recover: no spool is left in this folder")
+            click.echo(_nothing(folder, absent))
+        elif absent:
+            click.echo(f"never began: {', '.join(absent)}")
     if found and all(one.error is not None for one in found):
         raise WorldError(f"nothing of {folder} could be recovered")

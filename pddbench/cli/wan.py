@@ -88,7 +88,7 @@ def execute(
     from pddbench.wan.execute import run_on_both_sides, split_commands
     from pddbench.wan.openlink import open_shapes
     from pddbench.wan.schedule import Scheduled, check_rates
-    from pddbench.wan.steps import parse_events
+    from pddbench.wan.steps import not_reached, parse_events
 
     server, client = split_commands(command[1:] if command[:1] == ("--",) else command)
     link, shapes = _link(profile, given)
@@ -105,6 +105,8 @@ def execute(
             code = run_on_both_sides(opened, server, client)
         if beside.error is not None:
             raise beside.error
+        if missed := not_reached(given["events"], {change.wanted_s for change in beside.applied}):
+            click.echo(f"not reached before the client ended: {', '.join(missed)}", err=True)
         if out is not None:
             changes = [to_builtins(change) for change in beside.applied]
             json.dump({**opened.facts, "changes": changes, "counters": opened.counters()}, out, indent=2)

@@ -14,9 +14,11 @@ _SIGNS = {"ok": "✓", "warn": "!", "missing": "–"}
 def works(probes: Sequence[Probe]) -> dict[str, bool]:
     """What a user may want to do here, and whether it will work."""
     good = {probe.name: probe.status == "ok" for probe in probes}
-    loopback = good["loopback"]
+    reads = all(probe.status != "missing" for probe in probes if probe.name == "native reader")
+    loopback = good["loopback"] and reads
     return {
-        "replay against your own endpoint, simulate, report": good["disk"],
+        "replay against your own endpoint": good["disk"] and reads,
+        "simulate, report": good["disk"],
         "run and up with emulated arms (--wan model)": loopback,
         'run and up with real llama.cpp servers (engine = "llamacpp")': loopback and good["llama.cpp"],
         "measurements at the first try (cores, timers, files)": good["cores"] and good["timers"] and good["open files"],

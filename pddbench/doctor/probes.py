@@ -141,13 +141,18 @@ def loop() -> Probe:
 
 def reader() -> Probe:
     """Whether answers are read by the thread in C, and why not."""
+    try:
+        taken = library.chosen()
+    except PddbenchError as error:
+        return Probe(name="native reader", status="missing", found=str(error),
+                     means="a replay over plain HTTP, and so `run`, ends with this",
+                     advice=f"unset {library.VARIABLE}")  # fmt: skip
     missing = library.why_missing()
-    asked = os.environ.get(library.VARIABLE, "")
     if missing is not None:
         return Probe(name="native reader", status="warn", found=f"not there: {missing}",
                      means="answers are read in Python: its delays are in our stamps, and what waited shares one",
                      advice=library.INSTALL)  # fmt: skip
-    if asked == "python":
+    if taken == "python":
         return Probe(name="native reader", status="warn", found=f"there, not used: {library.VARIABLE}=python is set",
                      means="answers are read in Python", advice=f"unset {library.VARIABLE}")  # fmt: skip
     return Probe(name="native reader", status="ok", found="there",

@@ -153,7 +153,7 @@ class _Engine:
         self._over.clear()
         schedule.t0_ns = t0_ns
         if measured:
-            self._recorder.write(frames.Zero(t0_ns, self._pacer.exact))
+            self._recorder.write(frames.Zero(t0_ns, self._pacer.exact, self._transport.reader))
             if self._job.on_zero is not None:
                 self._job.on_zero(t0_ns)
             self._arm_window(t0_ns)

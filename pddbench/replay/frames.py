@@ -28,10 +28,12 @@ class Opened(msgspec.Struct, array_like=True):
 
 
 class Zero(msgspec.Struct, array_like=True):
-    """The run's t0: the measured requests' times count from here. `exact_timer`: starts are paced by a timerfd."""
+    """The run's t0: the measured requests' times count from here. `exact_timer`: starts are paced by a timerfd.
+    `reader`: who reads the answers."""  # fmt: skip
 
     t0_ns: int
     exact_timer: bool | None = None
+    reader: str | None = None
 
 
 class Handed(msgspec.Struct, array_like=True):

@@ -143,6 +143,7 @@ class Spool:
         zero = self._first(frames.Zero, missing_ok=True)
         self.started = zero is not None
         self.exact_timer: bool | None = zero.exact_timer if zero else None
+        self.reader: str | None = zero.reader if zero else None
         self.t0_ns: int = zero.t0_ns if zero else self.opened.monotonic_ns
         closed = self._first(frames.Closed, missing_ok=True)
         self.status: str = closed.status if closed else "killed"

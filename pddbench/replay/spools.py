@@ -48,6 +48,12 @@ class Spools:
         return None if not said or None in said else all(said)
 
     @property
+    def reader(self) -> str | None:
+        """Who read the answers, as for `runner.workers`; null where one does not say."""
+        said = {spool.reader for _, spool in self._parts if spool.started}
+        return "python" if len(said) > 1 and None not in said else said.pop() if len(said) == 1 else None
+
+    @property
     def planned(self) -> int:
         """Requests of the whole run."""
         return self._parts[0][1].opened.requests

@@ -20,6 +20,7 @@ _LABEL = 20
 _CELL = 19
 _CELL_MOST = 27
 _LABEL_MOST = 42
+_MOST_CHANGES = 3  # of roles, in the first line
 
 
 def render(summary: dict[str, Any], console: Console) -> None:
@@ -81,7 +82,7 @@ def _first_line(summary: dict[str, Any]) -> Text:
         f"{name} is a pddbench emulator at speed {speed:g}: its times are sped-up wall times"
         for name, speed in run.get("emulator_endpoints", {}).items()
     ]
-    parts.append(_error_bar(arms))
+    parts += [_role_changes(run.get("role_changes") or []), _error_bar(arms)]
     if not run.get("simulated"):
         parts += [_stamps(arms, run.get("readers", [])), _calibrated(run.get("calibration"))]
     if run.get("warmup_cut_s"):
@@ -93,6 +94,12 @@ def _first_line(summary: dict[str, Any]) -> Text:
     text.append(" · " + " · ".join(part for part in parts if part), style="not bold")
     text.append(" · ", style="not bold")
     return text.append_text(_verdict(summary, prefix=""))
+
+
+def _role_changes(said: list[str]) -> str:
+    """That emulated arms lost or got instances."""
+    more = f"; and {len(said) - _MOST_CHANGES} more" if len(said) > _MOST_CHANGES else ""
+    return f"roles change ({'; '.join(said[:_MOST_CHANGES])}{more})" if said else ""
 
 
 def _scales(arms: dict[str, Any], packets: bool) -> list[str]:

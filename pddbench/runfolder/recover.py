@@ -22,6 +22,7 @@ class Recovered(msgspec.Struct):
     torn_bytes: int = 0
     exact_timer: bool | None = None
     workers: int = 1
+    reader: str = "unknown"
     error: str | None = None
 
     @property
@@ -55,7 +56,8 @@ def recover(folder: Path) -> list[Recovered]:
 
 def _record(one: Recovered) -> dict[str, Any]:
     """What the manifest of a run that came to its end says of it, as far as the spool knows."""
-    record = {"arm": one.arm, "repeat": one.repeat, "status": "killed", "recovered": True, "workers": one.workers}
+    record = {"arm": one.arm, "repeat": one.repeat, "status": "killed", "recovered": True, "workers": one.workers,
+              "reader": one.reader}  # fmt: skip
     return record | ({} if one.exact_timer is None else {"exact_timer": one.exact_timer})
 
 
@@ -78,6 +80,7 @@ def _finish(folder: Path, arm: str, repeat: int) -> Recovered:
         out.planned, out.torn_bytes = found.planned, found.torn_bytes
         out.sent, out.in_flight = found.count_sent()
         out.exact_timer, out.workers = found.exact_timer, finish.load_arm(folder, arm, repeat).workers
+        out.reader = found.reader or "unknown"
         found.close()
         finish.finish_arm(folder, arm, repeat)
     except WorldError as error:

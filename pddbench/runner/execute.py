@@ -18,6 +18,7 @@ from pddbench.runner.order import arm_salts
 from pddbench.runner.preflight import preflight, target_of
 from pddbench.runner.prepare import ArmSetup, Prepared
 from pddbench.runner.progress import Progress
+from pddbench.runner.role_changes import role_changes
 from pddbench.runner.signals import Stop
 from pddbench.runner.writer import settings_of, writer_of
 from pddbench.wan.steps import applied_on_time
@@ -98,18 +99,35 @@ def execute_simulated(
                 replies = Replies(prepared.plan) if prepared.plan.history == "live" else None
                 bodies = writer_of(setup, prepared.plan, salts[repeat], replies)
                 manners = Manners.of(prepared.experiment.workload)
-                spool_arm(folder, arm, repeat, setup.spec, prepared.plan, bodies, setup.chat, replies, manners)
+                t0_ns = spool_arm(folder, arm, repeat, setup.spec, prepared.plan, bodies, setup.chat, replies, manners)
             else:
                 roles = EventLog()
                 run = counted_run(setup, prepared.plan, prepared.experiment, roles)
                 save_counted(folder, arm, repeat, run, roles, gaps)
+                t0_ns = run.t0_ns
                 del run, roles  # half a gigabyte an hour of a large deployment, before the next arm takes as much
-            record = {"arm": arm, "repeat": repeat, "status": "complete"}
+            record: dict[str, Any] = {"arm": arm, "repeat": repeat, "status": "complete"}
+            if setup.spec.changes:
+                zero_s = t0_ns / 1e9
+                end_s = zero_s + _end_s(folder, arm, repeat)
+                record["role_changes"] = role_changes(setup.spec.changes, (), zero_s, end_s)
             if setup.spec.link_steps:
-                record["link_changes"] = [applied_on_time(step) for step in setup.spec.link_steps]
+                end_s = _end_s(folder, arm, repeat)
+                reached = [step for step in setup.spec.link_steps if step.at_s <= end_s]
+                record |= {"link_changes": [applied_on_time(step) for step in reached]} if reached else {}
             facts["runs"].append(record)
             manifest.write(folder, facts)
         clear(folder)
+
+
+def _end_s(folder: Path, arm: str, repeat: int) -> float:
+    """When the last request of a run in virtual time ended, seconds after its zero; 0 when none did."""
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    rows = pq.read_table(folder / "requests" / f"{arm}.{repeat}.parquet", columns=["end_ns"])
+    end_ns = pc.max(rows["end_ns"]).as_py()
+    return 0.0 if end_ns is None else float(end_ns) / 1e9
 
 
 def in_loop(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
@@ -178,6 +196,7 @@ class _Run:
         setup = self._setup
         link: dict[str, Any] | None = None
         changes: list[dict[str, Any]] = []
+        lost: list[dict[str, Any]] = []
         with _serving(setup, self._stop) as (url, deployment):
             if deployment is not None:
                 self._on_zero = deployment.begin_events
@@ -193,7 +212,7 @@ class _Run:
                 end = self._scraped(url) if deployment is None else in_loop(lambda: self._replay(url))
                 if deployment is not None:
                     figures = deployment.stats()
-                    self._save_roles(deployment, end.t0_ns)
+                    lost = self._save_roles(deployment, end.t0_ns)
                     link = self._end_link(deployment, figures)
                     changes = deployment.link_changes(figures)
                     _save_server(self._folder, setup.name, self._repeat, end.t0_ns, figures)
@@ -201,6 +220,7 @@ class _Run:
                 if spool_paths(self._folder, setup.name, self._repeat):
                     finish_arm(self._folder, setup.name, self._repeat)
         found = ({} if link is None else {"link": link}) | ({"link_changes": changes} if changes else {})
+        found |= {"role_changes": lost} if lost else {}
         self._facts["runs"].append(self._record(started_utc, end) | found)
         manifest.write(self._folder, self._facts)
 
@@ -216,14 +236,14 @@ class _Run:
             figures += deployment.exactness(lambda: self._stop.number is not None)
         return link
 
-    def _save_roles(self, deployment: Deployment | MiniDeployment, t0_ns: int | None) -> None:
-        """What each role of an emulated deployment did, for swim-lanes."""
+    def _save_roles(self, deployment: Deployment | MiniDeployment, t0_ns: int | None) -> list[dict[str, Any]]:
+        """What each role of an emulated deployment did, for swim-lanes; its changes are returned."""
         from pddbench.deploy.minipdd.launch import MiniDeployment
         from pddbench.runfolder.roles import save_roles
         from pddbench.runner.role_ids import ids_by_rid
 
         if isinstance(deployment, MiniDeployment) or t0_ns is None:
-            return
+            return []
         told = deployment.roles()
         if dropped := sum(part.dropped for part in told.parts):
             self._progress.say(f"{self._setup.name}: {dropped:,} events of roles had no room: swim-lanes end early")
@@ -231,6 +251,7 @@ class _Run:
         ids = ids_by_rid(self._prepared.plan, told.request_ids)
         zero_ns = round((t0_ns - told.epoch_ns) * self._setup.speed)
         save_roles(path, self._setup.name, self._repeat, told.parts, ids, zero_ns)
+        return role_changes(deployment.spec.changes, told.posted, zero_ns / 1e9, told.now_s)
 
     def _scraped(self, url: str) -> ReplayEnd:
         """Replay against a real endpoint, with its own counters before, during and after."""

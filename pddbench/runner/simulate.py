@@ -53,15 +53,19 @@ def simulate_arm(
     spool: SpoolWriter,
     replies: Replies | None = None,
     manners: Manners | None = None,
-) -> None:
+) -> int:
     """Replay `plan` on a virtual deployment into `spool`, warm-ups first as live; `replies` as in `ReplayJob`.
+
+    Returns the run's zero on the deployment's clock, ns.
 
     Live history abandons a session whose reply is lost, whatever `manners` say.
     """
     manners = manners or Manners()
     if replies is not None:
         manners = replace(manners, abandon=True)
-    _Simulation(spec, plan, bodies, chat, spool, replies, manners).run()
+    simulation = _Simulation(spec, plan, bodies, chat, spool, replies, manners)
+    simulation.run()
+    return simulation.t0_ns
 
 
 class _Deployment(VirtualDeployment):
@@ -287,14 +291,15 @@ def spool_arm(
     chat: bool,
     replies: Replies | None = None,
     manners: Manners | None = None,
-) -> None:
-    """Simulate one run and put its Parquet files into the run folder."""
+) -> int:
+    """Simulate one run and put its Parquet files into the run folder; returns its zero, as `simulate_arm`."""
     from pddbench.runfolder.finish import finish_arm, save_arm, spool_path
 
     save_arm(folder, arm, repeat, 1.0, spec.block_tokens)
     spool = SpoolWriter(spool_path(folder, arm, repeat), arm, repeat, len(plan.requests))
     try:
-        simulate_arm(spec, plan, bodies, chat, spool, replies, manners)
+        t0_ns = simulate_arm(spec, plan, bodies, chat, spool, replies, manners)
     finally:
         spool.close()
     finish_arm(folder, arm, repeat)
+    return t0_ns

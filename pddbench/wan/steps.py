@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -99,6 +99,11 @@ def parse_events(texts: Iterable[str]) -> tuple[Step, ...]:
     if len(steps) > _MOST_STEPS:
         raise InputError(f"{len(steps)} changes of a link are too many: at most {_MOST_STEPS}")
     return steps
+
+
+def not_reached(texts: Iterable[str], begun_s: Collection[float]) -> list[str]:
+    """The events that never began; `begun_s`: the times of the steps that did, as they were wanted."""
+    return [text for text in texts if parse_event(text)[0].at_s not in begun_s]
 
 
 def applied_on_time(step: Step) -> dict[str, Any]:

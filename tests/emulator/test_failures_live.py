@@ -12,7 +12,9 @@ from emulator_specs import build_spec
 
 from pddbench.deploy.emulator.blocks import block_hashes
 from pddbench.deploy.emulator.launch import launch
+from pddbench.deploy.emulator.spec import RoleChange
 from pddbench.deploy.emulator.tokens import expected_tokens, word
+from pddbench.runner.role_changes import role_changes
 
 pytestmark = pytest.mark.slow
 SPEED = 4.0
@@ -123,6 +125,22 @@ async def test_a_role_goes_and_comes_back_in_the_middle(role):
         assert not second.error and set(second.stages) == {"md"}
     else:
         assert not first.error and "no instance of P is left" in second.error
+
+
+async def test_a_change_is_remembered():
+    """An instance that was lost during a run left no trace in its manifest."""
+    spec = msgspec.structs.replace(spec_of(), changes=(RoleChange(0.001, "RLD", 1), RoleChange(900.0, "RLD", -1)))
+
+    async def work(running, session):
+        await change(session, running, "MD", -1)
+        return await asyncio.to_thread(running.roles)
+
+    told = await serve(spec, work)
+    found = role_changes(spec.changes, told.posted, 0.0, told.now_s)
+    assert [(each["role"], each["count"], each["asked_by"], each["reached"]) for each in found] == [
+        ("RLD", 1, "changes", True), ("MD", -1, "POST /roles", True), ("RLD", -1, "changes", False)
+    ]  # fmt: skip
+    assert 0 < found[1]["at_s"] <= told.now_s
 
 
 async def test_a_change_that_cannot_be_is_refused():

@@ -44,7 +44,13 @@ def test_doctor_says_it_in_words():
 
 @pytest.mark.parametrize(
     ("there", "asked", "status", "said"),
-    [(True, "", "ok", "there"), (False, "", "warn", "not compiled"), (True, "python", "warn", "not used")],
+    [
+        (True, "", "ok", "there"),
+        (False, "", "warn", "not compiled"),
+        (True, "python", "warn", "not used"),
+        (True, "x", "missing", "PDDBENCH_READER=x: give native or python"),
+        (False, "native", "missing", "there is no native reader here"),
+    ],
 )
 def test_the_native_reader_is_told(monkeypatch, tmp_path, there, asked, status, said):
     """Without it a host without a compiler would measure with the slower reader, and nobody would know why."""

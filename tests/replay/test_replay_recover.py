@@ -20,6 +20,7 @@ from replay_streams import last, text
 
 from pddbench.cli.recover import recover as command
 from pddbench.errors import InputError
+from pddbench.replay.native.library import chosen
 from pddbench.runfolder import finish
 from pddbench.runfolder.recover import recover
 
@@ -96,6 +97,7 @@ async def test_sigkill_loses_at_most_the_last_second(tmp_path):
     manifest = json.loads((folder / "manifest.json").read_text())
     assert manifest["partial"] is True
     assert manifest["runs"][0]["exact_timer"] is True, "else a late loop voids a recovered run that it did not touch"
+    assert manifest["runs"][0]["reader"] == chosen()
     assert not (folder / "spool").exists()
 
 
@@ -114,7 +116,7 @@ async def test_sigint_saves_everything(tmp_path):
     assert rows.loc[2, "chunks"] > 5
 
 
-def spooled(folder: Path, arm: str, size: int | None = None) -> None:
+def spooled(folder: Path, arm: str, size: int | None = None, reader: str | None = None) -> None:
     """A spool of `arm` in a folder, cut at `size`."""
     from pddbench.replay import frames
     from pddbench.replay.spool import SpoolWriter
@@ -122,7 +124,7 @@ def spooled(folder: Path, arm: str, size: int | None = None) -> None:
     finish.save_arm(folder, arm, 1, 1.0, None)
     path = finish.spool_path(folder, arm, 1)
     spool = SpoolWriter(path, arm, 1, 1)
-    spool.write(frames.Zero(1))
+    spool.write(frames.Zero(1, reader=reader))
     spool.close()
     if size is not None:
         os.truncate(path, size)
@@ -138,6 +140,8 @@ def test_the_command(tmp_path):
     assert "a.1: recovered 0 of 1 requests" in done.output
     assert "b.1: not recovered: the spool" in done.output
     assert "never began: b.1" in done.output
+    (run,) = json.loads((folder / "manifest.json").read_text())["runs"]
+    assert run["reader"] == "unknown", "a spool of an earlier version does not say it"
     assert finish.spools(folder) == [("b", 1)], "what could not be recovered is not thrown away"
     again = CliRunner().invoke(command, [str(folder)], catch_exceptions=True)
     assert again.exit_code != 0
@@ -145,6 +149,29 @@ def test_the_command(tmp_path):
     spooled(as_json, "a")
     lines = CliRunner().invoke(command, [str(as_json), "--json"])
     assert json.loads(lines.output)["recovered"][0]["planned"] == 1
+
+
+def test_nothing_to_recover_says_what_there_is(tmp_path):
+    """It said that nothing was there of a run stopped between two arms, and not how to see the first."""
+    folder = folder_of(tmp_path, plan(request(0)))
+    none = CliRunner().invoke(command, [str(folder)])
+    assert none.output == "nothing to recover: no run left anything in this folder; never began: a.1, b.1\n"
+    spooled(folder_of(tmp_path, plan(request(0))), "a")
+    recover(folder)
+    done = CliRunner().invoke(command, [str(folder)])
+    assert done.exit_code == 0
+    assert done.output == (
+        f"nothing to recover: what began has all its rows (a.1), and `pddbench report {folder}` tells what they found; "
+        "never began: b.1\n"
+    )
+
+
+def test_the_reader_is_known_of_a_killed_run(tmp_path):
+    """The report's first line did not say who had read a recovered run."""
+    folder = folder_of(tmp_path, plan(request(0)))
+    spooled(folder, "a", reader="native")
+    assert recover(folder)[0].reader == "native"
+    assert json.loads((folder / "manifest.json").read_text())["runs"][0]["reader"] == "native"
 
 
 def test_not_a_run_folder(tmp_path):

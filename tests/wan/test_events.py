@@ -81,6 +81,19 @@ def test_a_simulated_cut_is_felt(tmp_path):
     assert early.any() and (found["first_token_ns"][early] == usual[early]).all(), "nothing changes before the cut"
 
 
+def test_an_event_after_the_end_never_was(tmp_path):
+    """The manifest told of a cut at 500 s in a run of some ten, and the report of a link that changes."""
+    done = pddbench("simulate", experiment(tmp_path, ["cut 3 2", "cut 500 5"]), "--out", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    (run,) = manifest(tmp_path / "out")["runs"]
+    assert [change["wanted_s"] for change in run["link_changes"]] == [3.0, 5.0]
+    assert "events not reached before the run was over: 'cut 500 5' in naive.1" in " ".join(done.stdout.split())
+    done = pddbench("simulate", experiment(tmp_path, ["cut 500 5"]), "--out", tmp_path / "none")
+    assert done.returncode == 0 and "link_changes" not in manifest(tmp_path / "none")["runs"][0]
+    findings = json.loads((tmp_path / "none" / "summary.json").read_text())["findings"]
+    assert [each["level"] for each in findings if each["rule"] == "wan_events"] == ["warning"]
+
+
 def by_token(loaded, folder):
     """The same run with every token made, as live history needs it."""
     for name in ("", "requests", "events", "health", "spool"):

@@ -180,11 +180,16 @@ class Roles(_Message):
 
 
 class RolesTold(msgspec.Struct):
-    """The router's answer to its launcher: by cluster; `request_ids[rid]` is the header `X-Request-Id` of a request."""
+    """The router's answer to its launcher: by cluster; `request_ids[rid]` is the header `X-Request-Id` of a request.
+
+    `posted`: changes of roles that clients asked for, as model time, role, count; `now_s`: model time.
+    """
 
     parts: list[Events]
     request_ids: list[str]
     epoch_ns: int
+    posted: list[tuple[float, str, int]] = []
+    now_s: float = 0.0
 
 
 Message = (

@@ -39,6 +39,7 @@ _STATS_TIMEOUT_S = 5.0
 _ROLES_TIMEOUT_S = 30.0
 _LONGEST_ID = 1000
 _MOST_CHANGED = 1000
+_MOST_POSTED = 10_000  # changes that are remembered
 _BEACON_S = 0.010  # wall: the router has no timers of its own, so it watches one
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -59,6 +60,7 @@ class RouterProcess:
         self._live: dict[int, Live] = {}
         self._asked: dict[int, asyncio.Future[Any]] = {}
         self._request_ids = [""]  # by rid, which begins at 1, as far as events are kept
+        self._posted: list[tuple[float, str, int]] = []
         self._rids = self._questions = 0
         self._started = int(time.time())
         self._counts: Counter[str] = Counter()
@@ -249,12 +251,14 @@ class RouterProcess:
             )
         for wire in self._wires.values():
             wire.send(Change(change.role, change.count))
+        if len(self._posted) < _MOST_POSTED:
+            self._posted.append((self.clock.now(), change.role, change.count))
         return _json({"role": change.role, "count": change.count})
 
     async def _roles(self, _: web.Request) -> web.Response:
         """For the launcher, after a run."""
         parts = [await self._ask(wire, AskRoles, _ROLES_TIMEOUT_S) for wire in self._wires.values()]
-        told = RolesTold(parts, self._request_ids, self._spec.epoch_ns)
+        told = RolesTold(parts, self._request_ids, self._spec.epoch_ns, self._posted, self.clock.now())
         return web.Response(body=msgspec.msgpack.encode(told), content_type="application/msgpack")
 
 
