@@ -57,6 +57,8 @@ def capacity(
     loaded = load_experiment(experiment)
     if seed is not None:
         loaded.workload.seed = seed
+        if loaded.workload.arrival == "constant":
+            click.echo("pddbench: --seed: with arrival = 'constant' a seed changes nothing", err=True)
     if given["simulated"]:
         loaded.emulator.speed = 1.0
         for arm in loaded.arm:

@@ -19,6 +19,8 @@ from pddbench.errors import InputError
 if TYPE_CHECKING:
     from pddbench.runner.capacity_hits import HitRow, Hits
 
+UNSEEDED = "arrival = 'constant': a seed changes nothing"
+
 
 class HitPoint(msgspec.Struct, kw_only=True):
     """A deployment at a hit: sessions a unit of currency (`bcr`), that / the best of the first arm at the same hit
@@ -39,11 +41,13 @@ class OverHits(msgspec.Struct, kw_only=True):
     """`even_hit`: by arm, hits at which its best deployment is even with the first arm's best (interpolated).
 
     `valley_hit`: by arm, the hit at which a chip earns least; `break_even_hit`: from where it earns as much as at the
-    lowest hit again; null: not within the hits.
+    lowest hit again; null: not within the hits. `seeded`: false where no seed changes the arrivals, so that the best of
+    an arm's deployments was not measured anew and may be too high by luck.
     """
 
     first: str
     measured: str
+    seeded: bool
     prices: dict[str, float]
     line: float
     points: list[HitPoint]
@@ -61,7 +65,7 @@ def over_hits(found: Hits, prices: Mapping[str, float], line: float) -> OverHits
     best = {of: sorted((p for p in points if p.of == of and p.best), key=lambda one: one.hit) for of in arms}
     valleys = {of: _valley(line_) for of, line_ in best.items()}
     return OverHits(
-        first=found.first, measured=found.measured, prices=dict(prices), line=line, points=points,
+        first=found.first, measured=found.measured, seeded=found.seeded, prices=dict(prices), line=line, points=points,
         even_hit={of: _even(line_) for of, line_ in best.items() if of != found.first},
         valley_hit={of: valley for of, (valley, _) in valleys.items() if valley is not None},
         break_even_hit={of: even for of, (_, even) in valleys.items()},
@@ -128,8 +132,9 @@ def show(found: Hits, folder: Path, prices: Mapping[str, float], line: float, *,
 
 def lines(answer: OverHits, currency: str) -> Iterator[str]:
     """A row a deployment and hit, then where arms are even and where revenue has its valley."""
+    anew = ", measured anew where it had rivals" if answer.seeded else ""
     yield (
-        f"over the hit rate ({answer.measured}; * best of its arm, measured anew): BCR in sessions/{currency}, against "
+        f"over the hit rate ({answer.measured}; * best of its arm{anew}): BCR in sessions/{currency}, against "
         f"the best {answer.first} at the same hit, {currency} a million tokens, a chip's income an hour"
     )
     for point in sorted(answer.points, key=lambda one: (one.hit, not one.best, one.arm)):
@@ -137,6 +142,8 @@ def lines(answer: OverHits, currency: str) -> Iterator[str]:
             f"  {100 * point.hit:>5.1f}%  {('*' if point.best else ' ') + point.arm:<20} {_figure(point.bcr):>24}  "
             f"×{_figure(point.against):<22} {_figure(point.mtok):>26}  {_figure(point.revenue_chip_hour):>22}"
         )
+    if not answer.seeded:
+        yield f"  {UNSEEDED}, so the best (*) were not measured a second time: of several the highest may be so by luck"
     for of, hits in answer.even_hit.items():
         where = ", ".join(f"{100 * hit:.1f}%" for hit in hits) or "at none of these hits"
         yield f"  {of} even with {answer.first}: {where}"

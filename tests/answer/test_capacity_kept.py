@@ -116,7 +116,25 @@ def test_hits_and_their_money(tmp_path):
     assert published == money_schema() and conforms(saved, published, published)
     assert saved["prices"] == {"A": 2.0, "B": 5.0} and saved["line"] == 0.7
     _, _, error = command("money", out, "--line", "inf")
-    assert "0 or more and finite" in str(error)
+    assert "not a finite number" in str(error)
+
+
+def test_constant_arrivals_are_not_measured_anew(tmp_path):
+    """A run with another seed is the same run there: to call it a second measurement was untrue."""
+    file = tmp_path / "e.toml"
+    text = EXPERIMENT.format(trace=small_trace(tmp_path / "t.trace.jsonl"))
+    pdd = text[text.index("[[arm]]") :].replace("baseline", "pdd").replace("D =", "MD =")
+    file.write_text((text + pdd).replace('"poisson"', '"constant"'))
+    out = tmp_path / "c"
+    words = ("capacity", file, "--simulate", "--hits", "0.3", "--relays", "2", "--run-s", "10", "--warmup-s", "2",
+             "--start-rate", "0.5", "--budget", "3", "--seed", "7", "--out", out, "--quiet")  # fmt: skip
+    code, said, error = command(*words)
+    assert error is None and code == 0
+    found = json.loads((out / "hits.json").read_text())
+    assert found["seeded"] is False and not any(row["anew"] for row in found["rows"])
+    assert not list(out.rglob("anew")) and "measured anew" not in said
+    assert "--seed: with arrival = 'constant' a seed changes nothing" in said
+    assert "were not measured a second time" in said
 
 
 def test_a_killed_search_goes_on(tmp_path):
