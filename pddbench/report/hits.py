@@ -37,8 +37,17 @@ class HitPoint(msgspec.Struct, kw_only=True):
     revenue_chip_hour: Ratio | None
 
 
+class LeftOut(msgspec.Struct, kw_only=True):
+    """A deployment that cannot be the best of its arm at a hit: it has no capacity (so no figures), or no interval."""
+
+    hit: float
+    arm: str
+    why: str
+
+
 class OverHits(msgspec.Struct, kw_only=True):
-    """`even_hit`: by arm, hits at which its best deployment is even with the first arm's best (interpolated).
+    """`even_hit`: by arm, hits at which its best deployment is even with the first arm's best (interpolated);
+    without arms that are compared at no hit.
 
     `valley_hit`: by arm, the hit at which a chip earns least; `break_even_hit`: from where it earns as much as at the
     lowest hit again; null: not within the hits. `seeded`: false where no seed changes the arrivals, so that the best of
@@ -54,22 +63,36 @@ class OverHits(msgspec.Struct, kw_only=True):
     even_hit: dict[str, list[float]]
     valley_hit: dict[str, float]
     break_even_hit: dict[str, float | None]
+    left_out: list[LeftOut] = []
 
 
 def over_hits(found: Hits, prices: Mapping[str, float], line: float) -> OverHits:
     """Everything over the hit rate at these prices; capacities stay as measured."""
     rows = [row for row in found.rows if row.estimate.rate is not None]
-    first = {row.hit: row for row in rows if row.of == found.first and row.best}
+    first = {row.hit: row for row in rows if row.of == found.first and _is_best(row)}
     points = [_point(row, first.get(row.hit), prices, line) for row in rows]
     arms = dict.fromkeys(point.of for point in points)
     best = {of: sorted((p for p in points if p.of == of and p.best), key=lambda one: one.hit) for of in arms}
     valleys = {of: _valley(line_) for of, line_ in best.items()}
     return OverHits(
         first=found.first, measured=found.measured, seeded=found.seeded, prices=dict(prices), line=line, points=points,
-        even_hit={of: _even(line_) for of, line_ in best.items() if of != found.first},
+        even_hit={of: _even(line_) for of, line_ in best.items() if of != found.first and _compared(line_)},
         valley_hit={of: valley for of, (valley, _) in valleys.items() if valley is not None},
         break_even_hit={of: even for of, (_, even) in valleys.items()},
+        left_out=[
+            LeftOut(hit=row.hit, arm=row.arm, why=row.estimate.why or "its interval is withheld")
+            for row in found.rows if row.estimate.rate is None or not _has_interval(row)
+        ],
     )  # fmt: skip
+
+
+def _has_interval(row: HitRow) -> bool:
+    return row.estimate.low is not None or row.estimate.high is not None
+
+
+def _is_best(row: HitRow) -> bool:
+    """Whether the best of its arm is told: a figure without any interval may be anything."""
+    return row.best and _has_interval(row)
 
 
 def _point(row: HitRow, first: HitRow | None, prices: Mapping[str, float], line: float) -> HitPoint:
@@ -85,7 +108,7 @@ def _point(row: HitRow, first: HitRow | None, prices: Mapping[str, float], line:
         worth = prompt - cached + CACHED_PRICE * cached + OUTPUT_PRICE * output
         chips = sum(float(role["count"]) for role in row.roles.values())
         revenue = capacity.times(knee, worth * 3600 / 1e6 / chips)
-    return HitPoint(hit=row.hit, arm=row.arm, of=row.of, best=row.best, bcr=capacity.times(knee, 3600 / cost),
+    return HitPoint(hit=row.hit, arm=row.arm, of=row.of, best=_is_best(row), bcr=capacity.times(knee, 3600 / cost),
                     against=against, mtok=mtok, revenue_chip_hour=revenue)  # fmt: skip
 
 
@@ -95,6 +118,10 @@ def _cost(row: HitRow, prices: Mapping[str, float], line: float) -> float:
     if missing:
         raise InputError(f"no price for chip {', '.join(sorted(missing))}: give --price {sorted(missing)[0]}=2.0")
     return sensitivity.cost(one, prices, line)
+
+
+def _compared(points: list[HitPoint]) -> bool:
+    return any(p.against is not None and p.against.point is not None for p in points)
 
 
 def _even(points: list[HitPoint]) -> list[float]:
@@ -142,7 +169,11 @@ def lines(answer: OverHits, currency: str) -> Iterator[str]:
             f"  {100 * point.hit:>5.1f}%  {('*' if point.best else ' ') + point.arm:<20} {_figure(point.bcr):>24}  "
             f"×{_figure(point.against):<22} {_figure(point.mtok):>26}  {_figure(point.revenue_chip_hour):>22}"
         )
-    if not answer.seeded:
+    for one in answer.left_out:
+        yield f"  left out of the best at {100 * one.hit:.1f}%: {one.arm} ({one.why})"
+    if not any(point.best for point in answer.points):
+        yield "  no arm has an interval at any hit: none is best, and where arms are even is not told"
+    elif not answer.seeded:
         yield f"  {UNSEEDED}, so the best (*) were not measured a second time: of several the highest may be so by luck"
     for of, hits in answer.even_hit.items():
         where = ", ".join(f"{100 * hit:.1f}%" for hit in hits) or "at none of these hits"
