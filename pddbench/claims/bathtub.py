@@ -18,6 +18,7 @@ INF = float("inf")
 LENGTH, CHUNK = 65_536, 16_384
 HIT = np.arange(0, 100, 2) / 100
 CLAIMED = (0.20, 0.40, 0.70)
+LOST = (0.001, INF)  # share of efficiency: a dip
 PRICES = (0.10, 0.25)  # of a hit token, in prices of another
 
 
@@ -38,12 +39,12 @@ def c19(alike: Sequence[Dataset], varied: Sequence[Dataset]) -> Found:
     tails = [hit for hit in found if bathtub.tail_chunk(hit, LENGTH, CHUNK) is not None]
     raw = np.mean([bathtub.efficiency(HIT, 1 / stage_s(data, "tails"), LENGTH) for data in alike], axis=0)
     alone = [dip.hit for dip in bathtub.dips(HIT, raw, LENGTH, CHUNK)]
-    parts = [part(f"efficiency lost at {100 * hit:.0f}% hit, against 2 points above", (0.001, INF), _lost(curves, hit))
+    parts = [part(f"efficiency lost at {100 * hit:.0f}% hit, against 2 points above", LOST, _lost(curves, hit))
              for hit in tails]  # fmt: skip
     parts += [part(f"nearest dip to {100 * near:.0f}% hit", (near - 0.05, near + 0.05), _nearest(tails, near), "share")
               for near in CLAIMED]  # fmt: skip
     gone = [without(f"efficiency lost at {100 * hit:.0f}% hit when lengths vary by 20%", (-0.005, 0.005),
-                    _lost(smeared, hit)) for hit in tails]  # fmt: skip
+                    _lost(smeared, hit), agrees=LOST) for hit in tails]  # fmt: skip
     return Found(
         where="simulated",
         parts=parts,

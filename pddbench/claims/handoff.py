@@ -125,7 +125,8 @@ def c12(data: Dataset, _off: Dataset | None = None) -> Found:
                  ratio(slow, batches, "eager_tokens", "sum")),
         ],
         off=[without("ITL P99.9, one shot with free recompute - no hand-offs at all", (-INF, 0.005),
-                     drawn(free.point("itl_md", "p99.9") - none.point("itl", "p99.9"), gap, "s", free))],
+                     drawn(free.point("itl_md", "p99.9") - none.point("itl", "p99.9"), gap, "s", free),
+                     agrees=(0.001, INF))],
         note=(
             "streams of MD that had no hand-off then wait for the ids that ride in their step (P99 of a hand-off: "
             f"{handed:.0f} ids)"
@@ -154,7 +155,15 @@ def c13(data: Dataset, _off: Dataset | None = None) -> Found:
     gone = []
     if "catch_never" in arms:
         never = ratio(arms["catch_never"], arms["one_shot_slow"], "itl_md", "p99.9")
-        gone = [without("ITL P99.9, batches larger than what there is / one shot", (0.99, 1.01), never)]
+        gone = [
+            without(
+                "ITL P99.9, batches larger than what there is / one shot",
+                (0.99, 1.01),
+                never,
+                agrees=(-INF, 0.999),
+                nothing=1.0,
+            )
+        ]
     batches = sorted((name for name in arms if name.startswith("catch")), key=_batch_size)
     return Found(
         where="simulated",

@@ -30,7 +30,7 @@ class Part(msgspec.Struct, kw_only=True):
 
 
 class OffPart(msgspec.Struct, kw_only=True):
-    """The effect of a claim with its mechanism switched off: gone when all of our interval is in the range of none."""
+    """The effect of a claim with its mechanism switched off; `verdict` as `without` has it."""
 
     name: str
     none_low: float | None
@@ -95,8 +95,21 @@ def part(
                 verdict=judge(low, high, figure), alternative=alternative)  # fmt: skip
 
 
-def without(name: str, none: tuple[float, float], found: Figure | float, unit: str = "") -> OffPart:
-    """The effect without its mechanism: gone, still there (none of it in the range), or undecided."""
+def without(
+    name: str,
+    none: tuple[float, float],
+    found: Figure | float,
+    unit: str = "",
+    *,
+    agrees: tuple[float, float] | None = None,
+    nothing: float = 0.0,
+) -> OffPart:
+    """The effect without its mechanism: gone when all of our interval is in the range of none, still there when none
+    of it is, else undecided.
+
+    `agrees`: the range in which the claim's own part agrees, where it overlaps that of none. Then it is gone only if
+    our interval has no effect (`nothing`) in it or lies outside that range, and still there if all of it lies inside.
+    """
     figure = found if isinstance(found, Figure) else Figure(unit=unit, point=number(found))
     low, high = none
     if figure.withheld or figure.point is None:
@@ -106,6 +119,9 @@ def without(name: str, none: tuple[float, float], found: Figure | float, unit: s
         slack = 1e-9
         inside = ours_low >= low - slack and ours_high <= high + slack
         outside = ours_low > high + slack or ours_high < low - slack
+        if agrees is not None and not ours_low - slack <= nothing <= ours_high + slack:
+            beside = ours_high < agrees[0] or ours_low > agrees[1]
+            inside, outside = inside and beside, outside or (ours_low >= agrees[0] and ours_high <= agrees[1])
         verdict = "gone" if inside else "still there" if outside else "undecided"
     return OffPart(name=name, none_low=_finite(low), none_high=_finite(high), found=figure, verdict=verdict)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from pddbench.cli.common import json_object, key_value, options
+from pddbench.cli.common import FINITE, json_object, key_value, options
 from pddbench.errors import InputError
 
 _SHAPE = ("length", "output", "step", "requests", "block_tokens")
@@ -27,12 +27,14 @@ _SHAPE = ("length", "output", "step", "requests", "block_tokens")
     click.option("--simulate", "simulated", is_flag=True, help="Emulated arms of EXPERIMENT in virtual time."),
     click.option("--length", type=click.IntRange(64), help="Tokens of every prompt [65536]."),
     click.option("--output", type=click.IntRange(1), help="Tokens of every reply [1]."),
-    click.option("--step", type=float, help="Between two hits, a share in whole percents [0.04]."),
+    click.option("--step", type=FINITE, help="Between two hits, a share in whole percents [0.04]."),
     click.option("--requests", type=click.IntRange(3), help="Requests of a stage, sent at once [16]."),
     click.option("--block-tokens", type=click.IntRange(1), help="Block of the endpoint's prefix cache [64]."),
     click.option("--rounds", type=click.IntRange(1), help="How often the sweep is made: three give intervals [3]."),
     click.option("--chunk", type=click.IntRange(1), help="Tokens of the server's prefill chunk (attributes dips)."),
-    click.option("--cached-price", type=float, default=0.1, show_default=True, help="Price of a cached token / other."),
+    click.option(
+        "--cached-price", type=FINITE, default=0.1, show_default=True, help="Price of a cached token / other."
+    ),
     click.option("--out", type=click.Path(path_type=Path), help="Run folder [results/<name>-bathtub-<UTC>]."),
     click.option("--wan", help="auto, netem, tun or model.  [the file's [wan] backend, else auto]"),
     click.option("--yes", is_flag=True, help="Agree to load on hosts that are not this machine."),

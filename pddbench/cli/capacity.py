@@ -6,20 +6,20 @@ from pathlib import Path
 
 import click
 
-from pddbench.cli.common import options
+from pddbench.cli.common import FINITE, options
 
 
 @click.command()
 @click.argument("experiment", type=click.Path(path_type=Path))
 @options(
     click.option("--simulate", "simulated", is_flag=True, help="Emulated arms in virtual time: runs are cheap."),
-    click.option("--target", type=float, help="Share of requests that must meet the objectives [0.9]."),
-    click.option("--half-width", type=float, help="Stop when the interval is ± this share of the rate [0.05]."),
+    click.option("--target", type=FINITE, help="Share of requests that must meet the objectives [0.9]."),
+    click.option("--half-width", type=FINITE, help="Stop when the interval is ± this share of the rate [0.05]."),
     click.option("--budget", type=click.IntRange(1), help="At most N runs an arm that count [16]."),
     click.option("--voids", type=click.IntRange(1), help="At most N runs an arm that a busy machine spoils [6]."),
-    click.option("--warmup-s", type=float, help="Requests due in the first S seconds do not count [30]."),
-    click.option("--run-s", type=float, help="Seconds measured a run [120, or three median sessions]."),
-    click.option("--start-rate", type=float, help="First session rate [the experiment's, else the trace's]."),
+    click.option("--warmup-s", type=FINITE, help="Requests due in the first S seconds do not count [30]."),
+    click.option("--run-s", type=FINITE, help="Seconds measured a run [120, or three median sessions]."),
+    click.option("--start-rate", type=FINITE, help="First session rate [the experiment's, else the trace's]."),
     click.option("--arm", "arms", multiple=True, metavar="NAME", help="Only this arm (may be repeated)."),
     click.option("--splits", type=click.IntRange(0), default=0, help="Also N other role counts an arm at equal cost."),
     click.option("--relays", metavar="N,…", help="Also the pdd arms with so many RLD."),
@@ -28,7 +28,7 @@ from pddbench.cli.common import options
     click.option("--out", type=click.Path(path_type=Path), help="Folder; an unfinished search in it goes on."),
     click.option("--wan", help="auto, netem, tun or model.  [the file's [wan] backend, else auto]"),
     click.option("--yes", is_flag=True, help="Agree to load on hosts that are not this machine."),
-    click.option("--max-cost", type=float, help="Refuse a plan whose tokens cost more (one run)."),
+    click.option("--max-cost", type=FINITE, help="Refuse a plan whose tokens cost more (one run)."),
     click.option("--json", "as_json", is_flag=True, help="Print the result as JSON."),
     click.option("--quiet", is_flag=True, help="No progress, only the answer."),
 )
@@ -57,6 +57,8 @@ def capacity(
     loaded = load_experiment(experiment)
     if seed is not None:
         loaded.workload.seed = seed
+        if loaded.workload.arrival == "constant":
+            click.echo("pddbench: --seed: with arrival = 'constant' a seed changes nothing", err=True)
     if given["simulated"]:
         loaded.emulator.speed = 1.0
         for arm in loaded.arm:

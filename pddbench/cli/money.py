@@ -6,14 +6,14 @@ from pathlib import Path
 
 import click
 
-from pddbench.cli.common import options
+from pddbench.cli.common import FINITE, options
 
 
 @click.command(epilog="Example: pddbench money results/mine-capacity --price A=2.0 --price B=2.4 --line 0.7")
 @click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
 @options(
     click.option("--price", "prices", multiple=True, metavar="CHIP=P", help="Of a chip an hour [the experiment's]."),
-    click.option("--line", type=float, help="Price of the line an hour [the experiment's]."),
+    click.option("--line", type=FINITE, help="Price of the line an hour [the experiment's]."),
     click.option("--input", "input_tokens", type=click.IntRange(1), help="Also the fluid bound: tokens of a prompt."),
     click.option("--output", "output_tokens", type=click.IntRange(1), default=512, show_default=True,
                  help="Output tokens of a request in that bound."),

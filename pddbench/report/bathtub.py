@@ -34,6 +34,10 @@ LEAST_STAGES = 8
 LEAST_ROUNDS = 3
 MOST_OVERLAP = 0.1
 _NO_VALLEY = "Revenue has no valley beyond the scatter of rounds: more of them (--rounds) would tell."
+_WAIVED = {
+    "backlog": "a queue that grows is what saturation is",
+    "send_lag": "a request that left milliseconds late waits in the queue anyway, and rates come from first tokens",
+}
 _QUEUED = 1.5  # a stage whose median TTFT is that much above its smallest had a queue
 
 
@@ -54,7 +58,7 @@ class Sweep(msgspec.Struct, kw_only=True):
     """An arm's sweep. `length`: median prompt, tokens. `saturated`: there was a queue, so that rates are capacities.
 
     `overlap`: share of the stages' time in which another stage ran as well: their rates mix. `valley_depth`: revenue
-    at the valley / at no hit. `invalid`: trust rules the run broke.
+    at the valley / at no hit. `invalid`: trust rules the run broke; `waived`: those broken that a sweep does without.
     """
 
     arm: str
@@ -69,6 +73,7 @@ class Sweep(msgspec.Struct, kw_only=True):
     valley_depth: Ratio
     advice: str
     invalid: list[str] = []
+    waived: list[str] = []
 
 
 class _Round(msgspec.Struct):
@@ -212,7 +217,7 @@ def answer(folder: Path, chunk: int | None, cached_price: float, *, as_json: boo
     data = Dataset(load(folder))
     found = [sweep(part, name, chunk, cached_price) for name, part in data.arms.items()]
     for one in found:
-        one.invalid = _invalid(data, one.arm)
+        one.invalid, one.waived = _broken(data, one.arm)
     text = msgspec.json.format(msgspec.json.encode(found), indent=2)
     try:
         (data.run.path / FILE).write_bytes(text + b"\n")
@@ -229,17 +234,13 @@ def answer(folder: Path, chunk: int | None, cached_price: float, *, as_json: boo
     return exitcodes.INVALID if spoilt else exitcodes.GOOD
 
 
-def _invalid(data: Dataset, arm: str) -> list[str]:
-    """Broken trust rules of an arm that matter to a sweep.
-
-    A queue that grows (`backlog`) is what saturation is, and a request that left milliseconds late (`send_lag`) waits
-    in that queue anyway: rates come from the times of first tokens.
-    """
+def _broken(data: Dataset, arm: str) -> tuple[list[str], list[str]]:
+    """Broken trust rules of an arm that matter to a sweep, and those of `_WAIVED`, which do not."""
     from pddbench.analyze import trust
 
-    allowed = {"backlog", "send_lag", *(data.run.manifest.get("allow") or [])}
-    found = [one for one in trust.findings(data) if one.level == "invalid" and one.arm in (arm, None)]
-    return sorted({one.rule for one in found} - allowed)
+    rules = {one.rule for one in trust.findings(data) if one.level == "invalid" and one.arm in (arm, None)}
+    allowed = set(data.run.manifest.get("allow") or [])
+    return sorted(rules - allowed - set(_WAIVED)), sorted(rules & set(_WAIVED))
 
 
 def _lines(one: Sweep, cached_price: float) -> Iterator[str]:
@@ -253,6 +254,9 @@ def _lines(one: Sweep, cached_price: float) -> Iterator[str]:
         return
     if one.invalid:
         yield f"  invalid: {', '.join(one.invalid)} (see `pddbench report`): the figures say how busy the client was"
+    if one.waived:
+        why = "; ".join(f"{rule} ({_WAIVED[rule]})" for rule in one.waived)
+        yield f"  broken, but waived in a sweep: {why}."
     if not one.saturated:
         yield "  not saturated: the rates are those offered, not those it can do; offer more (--requests)"
     for stage in one.stages:

@@ -19,6 +19,8 @@ from pddbench.errors import InputError
 if TYPE_CHECKING:
     from pddbench.runner.capacity_hits import HitRow, Hits
 
+UNSEEDED = "arrival = 'constant': a seed changes nothing"
+
 
 class HitPoint(msgspec.Struct, kw_only=True):
     """A deployment at a hit: sessions a unit of currency (`bcr`), that / the best of the first arm at the same hit
@@ -35,37 +37,62 @@ class HitPoint(msgspec.Struct, kw_only=True):
     revenue_chip_hour: Ratio | None
 
 
+class LeftOut(msgspec.Struct, kw_only=True):
+    """A deployment that cannot be the best of its arm at a hit: it has no capacity (so no figures), or no interval."""
+
+    hit: float
+    arm: str
+    why: str
+
+
 class OverHits(msgspec.Struct, kw_only=True):
-    """`even_hit`: by arm, hits at which its best deployment is even with the first arm's best (interpolated).
+    """`even_hit`: by arm, hits at which its best deployment is even with the first arm's best (interpolated);
+    without arms that are compared at no hit.
 
     `valley_hit`: by arm, the hit at which a chip earns least; `break_even_hit`: from where it earns as much as at the
-    lowest hit again; null: not within the hits.
+    lowest hit again; null: not within the hits. `seeded`: false where no seed changes the arrivals, so that the best of
+    an arm's deployments was not measured anew and may be too high by luck.
     """
 
     first: str
     measured: str
+    seeded: bool
     prices: dict[str, float]
     line: float
     points: list[HitPoint]
     even_hit: dict[str, list[float]]
     valley_hit: dict[str, float]
     break_even_hit: dict[str, float | None]
+    left_out: list[LeftOut] = []
 
 
 def over_hits(found: Hits, prices: Mapping[str, float], line: float) -> OverHits:
     """Everything over the hit rate at these prices; capacities stay as measured."""
     rows = [row for row in found.rows if row.estimate.rate is not None]
-    first = {row.hit: row for row in rows if row.of == found.first and row.best}
+    first = {row.hit: row for row in rows if row.of == found.first and _is_best(row)}
     points = [_point(row, first.get(row.hit), prices, line) for row in rows]
     arms = dict.fromkeys(point.of for point in points)
     best = {of: sorted((p for p in points if p.of == of and p.best), key=lambda one: one.hit) for of in arms}
     valleys = {of: _valley(line_) for of, line_ in best.items()}
     return OverHits(
-        first=found.first, measured=found.measured, prices=dict(prices), line=line, points=points,
-        even_hit={of: _even(line_) for of, line_ in best.items() if of != found.first},
+        first=found.first, measured=found.measured, seeded=found.seeded, prices=dict(prices), line=line, points=points,
+        even_hit={of: _even(line_) for of, line_ in best.items() if of != found.first and _compared(line_)},
         valley_hit={of: valley for of, (valley, _) in valleys.items() if valley is not None},
         break_even_hit={of: even for of, (_, even) in valleys.items()},
+        left_out=[
+            LeftOut(hit=row.hit, arm=row.arm, why=row.estimate.why or "its interval is withheld")
+            for row in found.rows if row.estimate.rate is None or not _has_interval(row)
+        ],
     )  # fmt: skip
+
+
+def _has_interval(row: HitRow) -> bool:
+    return row.estimate.low is not None or row.estimate.high is not None
+
+
+def _is_best(row: HitRow) -> bool:
+    """Whether the best of its arm is told: a figure without any interval may be anything."""
+    return row.best and _has_interval(row)
 
 
 def _point(row: HitRow, first: HitRow | None, prices: Mapping[str, float], line: float) -> HitPoint:
@@ -81,7 +108,7 @@ def _point(row: HitRow, first: HitRow | None, prices: Mapping[str, float], line:
         worth = prompt - cached + CACHED_PRICE * cached + OUTPUT_PRICE * output
         chips = sum(float(role["count"]) for role in row.roles.values())
         revenue = capacity.times(knee, worth * 3600 / 1e6 / chips)
-    return HitPoint(hit=row.hit, arm=row.arm, of=row.of, best=row.best, bcr=capacity.times(knee, 3600 / cost),
+    return HitPoint(hit=row.hit, arm=row.arm, of=row.of, best=_is_best(row), bcr=capacity.times(knee, 3600 / cost),
                     against=against, mtok=mtok, revenue_chip_hour=revenue)  # fmt: skip
 
 
@@ -91,6 +118,10 @@ def _cost(row: HitRow, prices: Mapping[str, float], line: float) -> float:
     if missing:
         raise InputError(f"no price for chip {', '.join(sorted(missing))}: give --price {sorted(missing)[0]}=2.0")
     return sensitivity.cost(one, prices, line)
+
+
+def _compared(points: list[HitPoint]) -> bool:
+    return any(p.against is not None and p.against.point is not None for p in points)
 
 
 def _even(points: list[HitPoint]) -> list[float]:
@@ -128,8 +159,9 @@ def show(found: Hits, folder: Path, prices: Mapping[str, float], line: float, *,
 
 def lines(answer: OverHits, currency: str) -> Iterator[str]:
     """A row a deployment and hit, then where arms are even and where revenue has its valley."""
+    anew = ", measured anew where it had rivals" if answer.seeded else ""
     yield (
-        f"over the hit rate ({answer.measured}; * best of its arm, measured anew): BCR in sessions/{currency}, against "
+        f"over the hit rate ({answer.measured}; * best of its arm{anew}): BCR in sessions/{currency}, against "
         f"the best {answer.first} at the same hit, {currency} a million tokens, a chip's income an hour"
     )
     for point in sorted(answer.points, key=lambda one: (one.hit, not one.best, one.arm)):
@@ -137,6 +169,12 @@ def lines(answer: OverHits, currency: str) -> Iterator[str]:
             f"  {100 * point.hit:>5.1f}%  {('*' if point.best else ' ') + point.arm:<20} {_figure(point.bcr):>24}  "
             f"×{_figure(point.against):<22} {_figure(point.mtok):>26}  {_figure(point.revenue_chip_hour):>22}"
         )
+    for one in answer.left_out:
+        yield f"  left out of the best at {100 * one.hit:.1f}%: {one.arm} ({one.why})"
+    if not any(point.best for point in answer.points):
+        yield "  no arm has an interval at any hit: none is best, and where arms are even is not told"
+    elif not answer.seeded:
+        yield f"  {UNSEEDED}, so the best (*) were not measured a second time: of several the highest may be so by luck"
     for of, hits in answer.even_hit.items():
         where = ", ".join(f"{100 * hit:.1f}%" for hit in hits) or "at none of these hits"
         yield f"  {of} even with {answer.first}: {where}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -62,6 +62,7 @@ def answer(
         _show(answer, folder, hit_lines(over, _hits(folder).currency), as_json=as_json)
         return exitcodes.GOOD
     state = read(folder)
+    _check_chips(prices, [one.roles for one in state.arms.values()], state.prices)
     prices = state.prices | prices
     line = state.line if line is None else line
     deployments = [deployment(name, state) for name in state.arms]
@@ -115,7 +116,16 @@ def _over_hits(folder: Path, prices: dict[str, float], line: float | None) -> Ov
     if not (folder / HITS).is_file():
         return None
     found = _hits(folder)
+    _check_chips(prices, [row.roles for row in found.rows], found.prices)
     return over_hits(found, found.prices | prices, found.line if line is None else line)
+
+
+def _check_chips(given: Mapping[str, float], roles: Iterable[sensitivity.Roles], priced: Mapping[str, float]) -> None:
+    """Raise `InputError` for a price of a chip that the experiment neither uses nor prices."""
+    there = sorted({chip for one in roles for chip in sensitivity.chips(one)} | set(priced))
+    for chip in given:
+        if chip not in there:
+            raise InputError(f"--price {chip}: no such chip in the experiment; there are: {', '.join(there) or 'none'}")
 
 
 def _ratio(found: Ratio) -> str:

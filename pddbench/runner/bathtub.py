@@ -45,6 +45,7 @@ def run_sweep(experiment: Experiment, options: SweepOptions) -> tuple[Path, int 
     _check_size(options)
     with tempfile.TemporaryDirectory(prefix="pddbench-") as place:
         prepared = _prepared(experiment, options, Path(place) / TRACE)
+        _check_queue(prepared, options)
         if not options.quiet or options.dry_run:
             for line in describe.lines(prepared):
                 click.echo(line, err=not options.dry_run)
@@ -60,6 +61,17 @@ def _check_size(options: SweepOptions) -> None:
     requests = options.shape.requests * len(options.shape.percents()) * options.rounds
     if requests > MOST_REQUESTS:
         raise InputError(f"{requests:,} requests: a larger --step, fewer --requests or fewer --rounds")
+
+
+def _check_queue(prepared: Prepared, options: SweepOptions) -> None:
+    """Refuse stages no larger than an emulated arm's prefill instances: all end together, and none gives a rate."""
+    for setup in prepared.arms:
+        instances = setup.spec.roles["P"].count if setup.spec is not None and "P" in setup.spec.roles else 0
+        if options.shape.requests <= instances:
+            raise InputError(
+                f"--requests {options.shape.requests}: arm {setup.name} prefills on {instances} instances, so a stage "
+                f"has no queue and gives no rate; give --requests {instances + 1} or more ({4 * instances} is better)"
+            )
 
 
 def _prepared(experiment: Experiment, options: SweepOptions, file: Path) -> Prepared:

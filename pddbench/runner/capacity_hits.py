@@ -1,4 +1,7 @@
-"""`pddbench capacity --hits`: capacities of all deployments at several hit rates, the best measured anew."""
+"""`pddbench capacity --hits`: capacities of all deployments at several hit rates, the best measured anew.
+
+With constant arrivals nothing is drawn: a run with another seed is the same run, so nothing is measured anew.
+"""
 
 from __future__ import annotations
 
@@ -22,14 +25,15 @@ _FRESH = 500  # added to the seed of the search that measures a chosen deploymen
 class HitRow(msgspec.Struct, kw_only=True):
     """A deployment's capacity at a hit rate. `hit`: token-weighted, planned. `of`: the experiment's arm it belongs to.
 
-    `best`: has the highest BCR of that arm's deployments, and was measured anew with another seed: of many noisy
-    figures the highest is too high by luck.
+    `best`: has the highest BCR of that arm's deployments. `anew`: the figure is from a second search with another seed,
+    as of many noisy figures the highest is too high by luck; false where there was no rival or arrivals are constant.
     """
 
     hit: float
     arm: str
     of: str
     best: bool
+    anew: bool
     estimate: Estimate
     roles: dict[str, dict[str, Any]]
     uses_line: bool
@@ -42,9 +46,10 @@ class HitRow(msgspec.Struct, kw_only=True):
 
 
 class Hits(msgspec.Struct, kw_only=True):
-    """`hits.json`: every deployment at every hit rate."""
+    """`hits.json`: every deployment at every hit rate. `seeded`: whether a seed changes arrivals; not constant ones."""
 
-    schema_version: int = 1
+    schema_version: int = 2
+    seeded: bool
     name: str
     measured: str
     target: float
@@ -67,6 +72,7 @@ def over_hits(
     work = experiment.workload
     trace = read_trace(Path(work.trace), work.format)
     traces = [with_hit(trace, hit) for hit in command.hits]  # what is impossible is said before anything runs
+    seeded = work.arrival != "constant"
     found: Hits | None = None
     for made in traces:
         hit = planned_hit(made)
@@ -75,16 +81,20 @@ def over_hits(
         if code is not None:
             return code
         best, alone = _best(state, experiment)
-        rivals = [arm for arm in chosen if arm.name in best - alone]
-        again, code = _anew(experiment, options, command, rivals, place, made)
-        if code is not None:
-            return code
+        rivals = [arm for arm in chosen if arm.name in best - alone] if seeded else []
+        again: dict[str, ArmSearch] = {}
+        if rivals:
+            second, code = _anew(experiment, options, command, rivals, place, made)
+            if code is not None:
+                return code
+            again = second.arms
         if found is None:
-            found = Hits(name=state.name, measured=state.measured, target=state.target, slo=state.slo,
+            found = Hits(seeded=seeded, name=state.name, measured=state.measured, target=state.target, slo=state.slo,
                          currency=state.currency, prices=state.prices, line=state.line,
                          first=next(iter(state.arms)))  # fmt: skip
         found.rows += [
-            _row(hit, name, again.arms.get(name, one), name in best, experiment) for name, one in state.arms.items()
+            _row(hit, name, again.get(name, one), experiment, best=name in best, anew=name in again)
+            for name, one in state.arms.items()
         ]
         _save(found, folder)
     assert found is not None
@@ -120,15 +130,15 @@ def _best(state: State, experiment: Experiment) -> tuple[set[str], set[str]]:
     return {name for _, name in best.values()}, {best[of][1] for of in alone}
 
 
-def _row(hit: float, name: str, one: ArmSearch, best: bool, experiment: Experiment) -> HitRow:
+def _row(hit: float, name: str, one: ArmSearch, experiment: Experiment, *, best: bool, anew: bool) -> HitRow:
     from pddbench.report.capacity import mean_of
 
     assert one.estimate is not None
     kinds = ("requests_a_session", "input_tokens_a_session", "cached_tokens_a_session", "output_tokens_a_session")
     means = {kind: mean_of(one, kind) for kind in kinds}
     return HitRow(
-        hit=hit, arm=name, of=belongs_to(name, experiment), best=best, estimate=one.estimate, roles=one.roles,
-        uses_line=one.uses_line, cost_per_hour=one.cost_per_hour, runs=len(one.points), **means,
+        hit=hit, arm=name, of=belongs_to(name, experiment), best=best, anew=anew, estimate=one.estimate,
+        roles=one.roles, uses_line=one.uses_line, cost_per_hour=one.cost_per_hour, runs=len(one.points), **means,
     )  # fmt: skip
 
 

@@ -90,6 +90,7 @@ def test_intervals_need_rounds():
         (["FILE", "--step", "0.005"], "whole percents"),
         (["FILE", "--length", "64"], "below ten cache blocks"),
         (["FILE", "--cached-price", "2"], "a share of the input price"),
+        (["FILE", "--simulate", "--requests", "4"], "arm tails prefills on 4 instances"),
         (["FILE", "--rounds", "99999"], "requests: a larger --step"),
         (["/nowhere.toml"], "nowhere"),
     ],
@@ -97,6 +98,18 @@ def test_intervals_need_rounds():
 def test_bad_sweeps_end_in_a_sentence(tmp_path, words, said):
     """What cannot be used is said before any traffic."""
     file = tmp_path / "e.toml"
-    file.write_text(EXPERIMENT.replace("COUNT", "1"))
+    file.write_text(EXPERIMENT.replace("COUNT", "4"))
     _, _, error = command(*[str(file) if word == "FILE" else word for word in words], "--out", tmp_path / "o")
     assert said in str(error) and not (tmp_path / "o").exists()
+
+
+def test_waived_rules_are_said(tmp_path, monkeypatch):
+    """A broken rule that does not matter here must not vanish without a word, nor make the sweep invalid."""
+    from pddbench.analyze import trust
+    from pddbench.analyze.finding import Finding
+
+    found = [Finding(rule=rule, level="invalid", message="m", advice="a") for rule in ("send_lag", "backlog")]
+    monkeypatch.setattr(trust, "findings", lambda data: found)
+    one, text = swept(tmp_path, 1, "--step", "0.12", "--requests", "4")
+    assert one["invalid"] == [] and one["waived"] == ["backlog", "send_lag"]
+    assert text.count("waived in a sweep: backlog (") == 1 and "; send_lag (" in text

@@ -12,10 +12,12 @@ import time
 import numpy as np
 import pytest
 
-from pddbench.analyze.capacity import RunPoint, estimate, finished
+from pddbench.analyze.capacity import Estimate, RunPoint, estimate, finished
 from pddbench.errors import InputError
+from pddbench.report.hits import lines, over_hits
 from pddbench.report.money import json_schema as money_schema
 from pddbench.runner.capacity import VOID, ArmSearch, Point, SearchOptions, judge, take_up, used
+from pddbench.runner.capacity_hits import HitRow, Hits
 from pddbench.workload.rehit import planned_hit, with_hit
 from tests.analyze.test_report import conforms
 from tests.answer.test_capacity import EXPERIMENT, ROOT, runs, small_trace
@@ -116,7 +118,54 @@ def test_hits_and_their_money(tmp_path):
     assert published == money_schema() and conforms(saved, published, published)
     assert saved["prices"] == {"A": 2.0, "B": 5.0} and saved["line"] == 0.7
     _, _, error = command("money", out, "--line", "inf")
-    assert "0 or more and finite" in str(error)
+    assert "not a finite number" in str(error)
+
+
+def test_constant_arrivals_are_not_measured_anew(tmp_path):
+    """A run with another seed is the same run there: to call it a second measurement was untrue."""
+    file = tmp_path / "e.toml"
+    text = EXPERIMENT.format(trace=small_trace(tmp_path / "t.trace.jsonl"))
+    pdd = text[text.index("[[arm]]") :].replace("baseline", "pdd").replace("D =", "MD =")
+    file.write_text((text + pdd).replace('"poisson"', '"constant"'))
+    out = tmp_path / "c"
+    words = ("capacity", file, "--simulate", "--hits", "0.3", "--relays", "2", "--run-s", "10", "--warmup-s", "2",
+             "--start-rate", "0.5", "--budget", "3", "--seed", "7", "--out", out, "--quiet")  # fmt: skip
+    code, said, error = command(*words)
+    assert error is None and code == 0
+    found = json.loads((out / "hits.json").read_text())
+    assert found["seeded"] is False and not any(row["anew"] for row in found["rows"])
+    assert not list(out.rglob("anew")) and "measured anew" not in said
+    assert "--seed: with arrival = 'constant' a seed changes nothing" in said
+
+
+def hit_table(*estimates, seeded=True):
+    """What is said of an arm each at one hit: `a` the first, then `b`."""
+    rows = [
+        HitRow(hit=0.5, arm=name, of=name, best=one.rate is not None, anew=False, estimate=one, uses_line=False,
+               roles={"P": {"chip": "A", "count": 1}}, cost_per_hour=2.0, requests_a_session=3.0, runs=4,
+               input_tokens_a_session=900.0, cached_tokens_a_session=450.0, output_tokens_a_session=30.0)
+        for name, one in zip("ab", estimates, strict=True)
+    ]  # fmt: skip
+    found = Hits(seeded=seeded, name="x", measured="simulated", target=0.9, slo={}, currency="USD", prices={"A": 2.0},
+                 line=0.0, first="a", rows=rows)  # fmt: skip
+    return "\n".join(lines(over_hits(found, found.prices, 0.0), "USD"))
+
+
+def test_withheld_intervals_make_no_best():
+    """Points without any interval were starred, and "even at none" was said of arms that were never compared."""
+
+    def rate(at, low, high, why=None):
+        return Estimate(target=0.9, rate=at, low=low, high=high, isotonic=at, runs=4, dispersion=1.0, why=why)
+
+    bare = hit_table(rate(1.0, None, None), rate(1.2, None, None))
+    assert "*a" not in bare and "*b" not in bare and "at none of" not in bare and "earns least" not in bare
+    assert "none is best" in bare and "left out of the best at 50.0%: b (its interval is withheld)" in bare
+    some = hit_table(rate(1.0, 0.9, 1.1), rate(None, None, None, "too few runs"))
+    assert "*a" in some and "left out of the best at 50.0%: b (too few runs)" in some and "none is best" not in some
+    once = hit_table(rate(1.0, 0.9, 1.1), rate(1.2, 1.1, 1.3), seeded=False)
+    assert "were not measured a second time" in once and "measured anew" not in once
+    both = hit_table(rate(1.0, 0.9, 1.1), rate(1.2, 1.1, 1.3))
+    assert "*a" in both and "*b" in both and "left out" not in both and "b even with a: at none of these hits" in both
 
 
 def test_a_killed_search_goes_on(tmp_path):

@@ -91,6 +91,24 @@ def test_directions_need_the_whole_interval():
         assert without("x", (-0.1, 0.1), Figure(unit="s", point=(low + high) / 2, low=low, high=high)).verdict == word
 
 
+@pytest.mark.parametrize(
+    ("low", "high", "word"),
+    [
+        (0.0008, 0.0034, "undecided"),  # no sign of nothing, and not below what agrees
+        (0.002, 0.004, "still there"),
+        (0.0002, 0.0008, "gone"),
+        (-0.0002, 0.0014, "gone"),
+        (-0.001, 0.02, "undecided"),
+        (-0.02, -0.01, "still there"),
+    ],
+)
+def test_nothing_agrees_and_is_gone(low, high, word):
+    """Where the range of none reaches into what agrees, one figure was both: the claim's effect, and none of it."""
+    found = Figure(unit="share", point=(low + high) / 2, low=low, high=high)
+    assert without("x", (-0.005, 0.005), found, agrees=(0.001, float("inf"))).verdict == word
+    assert not (word == "gone" and judge(0.001, float("inf"), found) == "agrees")
+
+
 def test_a_bad_live_folder_is_named_before_anything_runs(tmp_path):
     """`--live` of a folder that is no valid live run must not cost minutes of simulation first, nor overwrite --out."""
     for words, said in (

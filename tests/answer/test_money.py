@@ -163,3 +163,12 @@ def test_other_runs_are_no_sweep(tmp_path):
     folder = make_run(tmp_path / "r", Recipe(arms=("mine",), sessions=10, repeats=1))
     assert "not a hit sweep" in str(command("bathtub", folder)[2])
     assert "a share of the input price" in str(command("bathtub", folder, "--cached-price", "10")[2])
+
+
+def test_a_price_of_no_chip_is_refused(tmp_path):
+    """A misspelt chip was taken silently, and the answer was at the old price."""
+    folder = state(tmp_path)
+    _, _, error = command("money", folder, "--price", "A=2.0", "--price", "B=2.4", "--price", "ZZ=1")
+    assert "--price ZZ: no such chip in the experiment; there are: A, B" in str(error) and error.exit_code == 2
+    assert not (folder / "money.json").exists()
+    assert command("money", folder, "--price", "A=2.0", "--price", "B=2.4", "--line", "1")[2] is None
