@@ -15,7 +15,7 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-_LIBRARY = "pddbench/replay/native/library.py"
+_LIBRARY = "pddbench/replay/native/compiled.py"
 
 
 class NativeReader(BuildHookInterface):

@@ -13,7 +13,7 @@ from pddbench import __version__
 from pddbench.calibrate.measure import Level
 from pddbench.errors import InputError
 from pddbench.replay.exchange import Reader
-from pddbench.replay.native.library import chosen
+from pddbench.replay.native.compiled import chosen
 
 
 class Calibration(msgspec.Struct, kw_only=True):

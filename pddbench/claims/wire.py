@@ -18,6 +18,7 @@ from pddbench.wan.sockets import pin
 
 PORT = 7411
 IDS_BYTES, KV_BYTES = 1_500, 4_649_000  # of 100 tokens, as published (C10)
+_FILL_S = 2.0  # others' flow has opened its window and fills the queue by then
 _PAUSE_S = 0.03  # between hand-offs; shorter than what puts a connection back into slow start
 _CONNECT_S = 20.0
 _ANSWER_S = 120.0
@@ -81,7 +82,7 @@ def send(out: Path, ids: int, kv: int, cross: bool) -> None:
         _hand_off(sock, n_bytes)  # opens the window
     if cross:
         threading.Thread(target=_elephant, args=(_connect(),), daemon=True).start()
-        time.sleep(2.0)
+        time.sleep(_FILL_S)
     times: dict[str, list[float]] = {"ids": [], "kv": []}
     for n in range(kv):
         times["kv"].append(_hand_off(kv_sock, KV_BYTES))

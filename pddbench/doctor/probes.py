@@ -17,7 +17,7 @@ from typing import Literal
 import msgspec
 
 from pddbench.errors import PddbenchError
-from pddbench.replay.native import library
+from pddbench.replay.native import compiled
 
 Status = Literal["ok", "warn", "missing"]
 
@@ -142,19 +142,19 @@ def loop() -> Probe:
 def reader() -> Probe:
     """Whether answers are read by the thread in C, and why not."""
     try:
-        taken = library.chosen()
+        taken = compiled.chosen()
     except PddbenchError as error:
         return Probe(name="native reader", status="missing", found=str(error),
                      means="a replay over plain HTTP, and so `run`, ends with this",
-                     advice=f"unset {library.VARIABLE}")  # fmt: skip
-    missing = library.why_missing()
+                     advice=f"unset {compiled.VARIABLE}")  # fmt: skip
+    missing = compiled.why_missing()
     if missing is not None:
         return Probe(name="native reader", status="warn", found=f"not there: {missing}",
                      means="answers are read in Python: its delays are in our stamps, and what waited shares one",
-                     advice=library.INSTALL)  # fmt: skip
+                     advice=compiled.INSTALL)  # fmt: skip
     if taken == "python":
-        return Probe(name="native reader", status="warn", found=f"there, not used: {library.VARIABLE}=python is set",
-                     means="answers are read in Python", advice=f"unset {library.VARIABLE}")  # fmt: skip
+        return Probe(name="native reader", status="warn", found=f"there, not used: {compiled.VARIABLE}=python is set",
+                     means="answers are read in Python", advice=f"unset {compiled.VARIABLE}")  # fmt: skip
     return Probe(name="native reader", status="ok", found="there",
                  means="answers over plain HTTP are read and stamped by a thread in C")  # fmt: skip
 

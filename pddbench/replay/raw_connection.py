@@ -6,6 +6,7 @@ import asyncio
 import select
 import socket
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Protocol
 
@@ -138,7 +139,7 @@ class Poller:
 _NO_EXCHANGE = Exchange(-1, 0)
 
 
-class Connection:
+class Connection(ABC):
     """One socket, whoever reads it. Between requests it is idle: anything that then arrives closes it."""
 
     __slots__ = ("_answered", "_hide", "_secrets", "exchange", "fd", "idle_since_ns", "open", "reusable", "socket")
@@ -234,9 +235,9 @@ class Connection:
         good = answered is not None and answered.done() and not answered.cancelled() and answered.exception() is None
         return good and self.reusable and self.open
 
+    @abstractmethod
     def stop_reading(self) -> None:
         """Nothing more is read from it."""
-        raise NotImplementedError
 
     def close(self) -> None:
         """Close the socket."""

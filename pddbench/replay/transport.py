@@ -7,7 +7,7 @@ import select
 from urllib.parse import urlsplit
 
 from pddbench.replay.exchange import Target, Transport
-from pddbench.replay.native.library import chosen
+from pddbench.replay.native.compiled import chosen
 from pddbench.replay.raw_connection import Poller, SocketReader
 
 

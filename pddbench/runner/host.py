@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pddbench
-from pddbench.replay.native.library import why_missing
+from pddbench.replay.native.compiled import why_missing
 
 _PACKAGES = ("aiohttp", "asyncio-throttle", "numpy", "pandas", "pyarrow", "msgspec", "uvloop", "hdrhistogram")
 

@@ -13,7 +13,7 @@ from pddbench.cli import cli
 from pddbench.doctor import probes
 from pddbench.doctor.advice import works
 from pddbench.errors import InputError
-from pddbench.replay.native import library
+from pddbench.replay.native import compiled
 from pddbench.trace.read import read_trace
 from pddbench.wan import probe as wan_probe
 from pddbench.workload.load import load_experiment
@@ -55,13 +55,13 @@ def test_doctor_says_it_in_words():
 def test_the_native_reader_is_told(monkeypatch, tmp_path, there, asked, status, said):
     """Without it a host without a compiler would measure with the slower reader, and nobody would know why."""
     if not there:
-        monkeypatch.setattr(library, "LIBRARY", tmp_path / "none.so")
-    library.load.cache_clear()
-    monkeypatch.setenv(library.VARIABLE, asked)
+        monkeypatch.setattr(compiled, "LIBRARY", tmp_path / "none.so")
+    compiled.load.cache_clear()
+    monkeypatch.setenv(compiled.VARIABLE, asked)
     try:
         probe = probes.reader()
     finally:
-        library.load.cache_clear()
+        compiled.load.cache_clear()
     assert probe.status == status and said in probe.found
     assert (probe.advice is None) == (status == "ok")
 

@@ -27,7 +27,7 @@ from pddbench.errors import InputError, WorldError
 from pddbench.replay.exchange import Exchange, Target
 from pddbench.replay.health import rss_bytes
 from pddbench.replay.http1 import Chunked, Counted, HttpError, UntilClose
-from pddbench.replay.native import library
+from pddbench.replay.native import compiled
 from pddbench.replay.native import reader as native
 from pddbench.replay.raw import RawClient
 from pddbench.replay.raw_connection import Poller
@@ -46,7 +46,7 @@ class _Framing:
     """The framing of the library alone, as http1's decoders are used."""
 
     def __init__(self, kind, length=0):
-        self._c = library.load()
+        self._c = compiled.load()
         self._c.pdd_feed.restype = ctypes.c_int64
         self._state = ctypes.create_string_buffer(256)
         self._c.pdd_feed_begin(self._state, kind, ctypes.c_int64(length))
@@ -116,7 +116,7 @@ def test_whole_under_sanitizers(tmp_path):
         "-g",
         "-O1",
         "-pthread",
-        f"-I{library.FOLDER}",
+        f"-I{compiled.FOLDER}",
         "-fsanitize=address,undefined",
         "-fno-sanitize-recover=all",
     ]
@@ -332,47 +332,47 @@ async def test_which_reader(monkeypatch, tmp_path):
     """Without it a missing native reader would be passed over in silence, or a wish for one of them not be heard."""
     loop = asyncio.get_running_loop()
     for value, kind in (("", native.NativeReader), ("native", native.NativeReader), ("python", Poller)):
-        monkeypatch.setenv(library.VARIABLE, value)
+        monkeypatch.setenv(compiled.VARIABLE, value)
         made = make_reader(loop)
         assert isinstance(made, kind)
         made.close()
-    monkeypatch.setenv(library.VARIABLE, "fast")
+    monkeypatch.setenv(compiled.VARIABLE, "fast")
     with pytest.raises(InputError, match="give native or python"):
         make_reader(loop)
-    monkeypatch.setattr(library, "LIBRARY", tmp_path / "none.so")
-    library.load.cache_clear()
+    monkeypatch.setattr(compiled, "LIBRARY", tmp_path / "none.so")
+    compiled.load.cache_clear()
     try:
-        monkeypatch.setenv(library.VARIABLE, "native")
+        monkeypatch.setenv(compiled.VARIABLE, "native")
         with pytest.raises(WorldError, match="no native reader here"):
             make_reader(loop)
-        monkeypatch.delenv(library.VARIABLE)
+        monkeypatch.delenv(compiled.VARIABLE)
         made = make_reader(loop)
         assert made.name == "python"
         made.close()
     finally:
-        library.load.cache_clear()
+        compiled.load.cache_clear()
 
 
 def test_a_library_of_another_source(monkeypatch, tmp_path):
     """Without it a checkout would go on with the reader of yesterday's source."""
-    monkeypatch.setattr(library, "source_hash", lambda: "0" * 16)
-    library.compile_library(tmp_path / "other.so")
+    monkeypatch.setattr(compiled, "source_hash", lambda: "0" * 16)
+    compiled.compile_library(tmp_path / "other.so")
     monkeypatch.undo()
-    monkeypatch.setattr(library, "LIBRARY", tmp_path / "other.so")
-    library.load.cache_clear()
+    monkeypatch.setattr(compiled, "LIBRARY", tmp_path / "other.so")
+    compiled.load.cache_clear()
     try:
-        assert library.why_missing() == "it was compiled from another version of its source"
+        assert compiled.why_missing() == "it was compiled from another version of its source"
     finally:
-        library.load.cache_clear()
+        compiled.load.cache_clear()
 
 
 def test_without_a_compiler(monkeypatch, tmp_path):
-    """Without it an install without a compiler would fail, or leave half a library."""
+    """Without it an install without a compiler would fail, or leave half a compiled."""
     monkeypatch.setenv("CC", "/nowhere/cc")
-    with pytest.raises(library.Missing, match="does not work"):
-        library.compile_library(tmp_path / "x.so")
+    with pytest.raises(compiled.Missing, match="does not work"):
+        compiled.compile_library(tmp_path / "x.so")
     monkeypatch.delenv("CC")
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(library.Missing, match="no C compiler"):
-        library.compile_library(tmp_path / "x.so")
+    with pytest.raises(compiled.Missing, match="no C compiler"):
+        compiled.compile_library(tmp_path / "x.so")
     assert not list(tmp_path.iterdir())

@@ -20,7 +20,7 @@ from replay_streams import last, text
 
 from pddbench.cli.recover import recover as command
 from pddbench.errors import InputError
-from pddbench.replay.native.library import chosen
+from pddbench.replay.native.compiled import chosen
 from pddbench.runfolder import finish
 from pddbench.runfolder.recover import recover
 

@@ -8,6 +8,7 @@ import sys
 import time
 
 import pytest
+from conftest import fail_in_ci
 from traces_left import CHECKOUT, Marked, host_devices
 
 from pddbench.errors import InputError
@@ -164,7 +165,7 @@ def test_without_privilege_over_the_host(tun_works):
     """Root over the host's network would be needed for what an unprivileged user namespace allows."""
     drop = ["setpriv", "--bounding-set", "-sys_admin,-net_admin", "--inh-caps", "-all"]
     if subprocess.run([*drop, "unshare", "-Un", "true"], capture_output=True, check=False).returncode != 0:
-        pytest.skip("this host gives no unprivileged user namespaces with a network, or has no setpriv")
+        fail_in_ci("this host gives no unprivileged user namespaces with a network, or has no setpriv")
     argv = [*drop, sys.executable, "-m", "pddbench", "wan", "exec", "--wan", "tun", "--no-verify",
             "--facts", "/dev/stdout", "metro", "--", "true"]  # fmt: skip
     done = subprocess.run(argv, capture_output=True, text=True, cwd=CHECKOUT, timeout=120, check=False)

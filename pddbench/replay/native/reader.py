@@ -14,7 +14,7 @@ from pddbench.replay.exchange import Exchange, Packed, Reader
 from pddbench.replay.frames import Reads, kind_of
 from pddbench.replay.http1 import Body, Chunked, Counted, HttpError, body_of, parse_head, split_head
 from pddbench.replay.kernel import ANCILLARY_BYTES, STAMP_BYTES
-from pddbench.replay.native.library import load
+from pddbench.replay.native.compiled import load
 from pddbench.replay.raw_connection import MAX_ERROR_BODY_BYTES, MAX_RESPONSE_BYTES, Closed, Connection
 
 MAX_HELD_BYTES = 256 << 20  # of all connections: then the thread stops reading until Python has taken some
