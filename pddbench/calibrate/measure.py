@@ -18,6 +18,7 @@ from pddbench.calibrate.server import truth_ns
 from pddbench.errors import WorldError
 from pddbench.replay.engine import ReplayJob, replay
 from pddbench.replay.exchange import Target
+from pddbench.replay.frames import connect_wait_ns
 from pddbench.replay.kernel import KernelClock, on_our_clock
 from pddbench.replay.spool import RequestFrames, SpoolWriter
 from pddbench.replay.spools import Spools
@@ -219,7 +220,9 @@ class _Errors:
         if one.ended is None or one.ended.ending != "eof" or one.handed is None or one.answered is None:
             self.failed += 1
             return
-        self.drift.append(one.handed.handed_ns - one.handed.due_ns)  # as the rule `send_lag`: connecting apart
+        if one.answered.sent_ns is not None:  # as the rule `send_lag`: connecting apart
+            wait_ns = connect_wait_ns(one.handed, one.answered) or 0
+            self.drift.append(one.answered.sent_ns - one.handed.due_ns - wait_ns)
         self.first_ns, self.last_ns = min(self.first_ns, one.handed.due_ns), max(self.last_ns, one.ended.end_ns)
         reads = on_our_clock(one.reads, clock)
         times, parser, before = arrival_times(reads), SseParser(), None

@@ -28,10 +28,11 @@ _READS = kind_of(frames.Reads)
 class Flying:
     """A request that has been handed over and has not ended."""
 
-    __slots__ = ("answered", "due_ns", "parser", "status")
+    __slots__ = ("answered", "due_ns", "handed", "parser", "status")
 
     def __init__(self, handed: frames.Handed) -> None:
         self.due_ns = handed.due_ns
+        self.handed: frames.Handed | None = handed  # None: how late it was sent is counted
         self.status: int | None = None
         self.parser: SseParser | None = SseParser()  # None: no more to be read of it
         self.answered = False  # whether a first token came
@@ -76,6 +77,7 @@ class Watch:
                 self._handed(frame, spool)
             case frames.Answered():
                 if (one := self.flying.get((spool, frame.index))) is not None:
+                    self._sent(frame, one, spool)
                     one.status = frame.status
                     if frame.status is not None and frame.status >= 300:
                         one.parser = None  # an error's body holds no token
@@ -102,8 +104,14 @@ class Watch:
             return
         self.sent += 1
         self.flying[spool, frame.index] = Flying(frame)
-        lag_ns = frame.handed_ns - frame.due_ns - frame.throttle_wait_ns
-        self.own.setdefault(spool, Own()).send_lag.add(lag_ns / NS)
+
+    def _sent(self, frame: frames.Answered, one: Flying, spool: int) -> None:
+        """How late it was, once, as the rows will have it."""
+        if one.handed is None or frame.sent_ns is None:
+            return
+        handed, one.handed = one.handed, None
+        wait_ns = handed.throttle_wait_ns + (frames.connect_wait_ns(handed, frame) or 0)
+        self.own.setdefault(spool, Own()).send_lag.add((frame.sent_ns - handed.due_ns - wait_ns) / NS)
 
     def _reads(self, frame: frames.Reads, one: Flying | None) -> None:
         if one is None or one.parser is None:

@@ -54,6 +54,7 @@ class HttpClient:
         )
 
     reader: Reader = "aiohttp"
+    lead_ns = 0
 
     def reader_cpu_ns(self) -> int:
         """None: the event loop reads."""

@@ -100,6 +100,7 @@ class _Engine:
         self._recorder = Recorder(
             job.spool, self._transport, keep=job.on_parent_failure == "abandon", fail=self._fail, each_round=self._show
         )
+        self._lead_ns = self._transport.lead_ns if self._brake.free else 0
         self._request_id = as_columns(job.plan.requests).request_id
         self._part = range(len(job.plan.requests)) if job.part is None else job.part
         self._counts = Counts(planned=len(self._part))
@@ -226,14 +227,14 @@ class _Engine:
     def _wait(self, index: int, times: Times, start: Callable[[int], None]) -> None:
         if self._until_ns is not None and times.due_ns < self._until_ns:
             self._in_window.add(index)
-        self._waiting[index] = times, self._pacer.call_at(times.due_ns, lambda: start(index))
+        self._waiting[index] = times, self._pacer.call_at(times.due_ns - self._lead_ns, lambda: start(index))
 
     def _start_root(self, index: int) -> None:
         self._start(index)
         self._arm_root()
 
     def _start(self, index: int) -> None:
-        """A request is due."""
+        """A request is due, or about to be: the transport sends it at its time."""
         times, _ = self._waiting[index]
         task = self._loop.create_task(self._send(index, times))
         self._tasks.add(task)
@@ -256,26 +257,42 @@ class _Engine:
             try:
                 await self._transport.perform(exchange, body, self._request_id(index))
             finally:
-                self._land(exchange)
+                if self._was_too_early(exchange):
+                    self._take_back(exchange, times)
+                else:
+                    self._land(exchange)
         finally:
             self._brake.done()
 
     def _hand_over(self, index: int, times: Times, held_ns: int) -> tuple[Exchange, bytes]:
         body, sha256, late = self._bodies.take(index)
-        exchange = Exchange(index, time.monotonic_ns())
+        exchange = Exchange(index, time.monotonic_ns(), times.due_ns)
+        late = late and exchange.handed_ns > times.due_ns
         del self._waiting[index]
         self._flying[index] = exchange
-        self._recorder.add(exchange)
         self._counts.sent += 1
-        self._recorder.write(
+        self._recorder.add(
+            exchange,
             frames.Handed(
                 index, exchange.handed_ns, times.scheduled_ns, times.ready_ns, times.due_ns, held_ns, sha256, late
-            )
+            ),
         )
         if self._job.replies is None:  # else they are encoded once this reply is there
             for child in self._schedule.children.get(index, ()):
                 self._bodies.expect(child)
         return exchange, body
+
+    def _was_too_early(self, exchange: Exchange) -> bool:
+        """Whether the run was stopped before the request left, and before it should have."""
+        return exchange.ending == "cancelled" and exchange.sent_ns is None and time.monotonic_ns() < exchange.due_ns
+
+    def _take_back(self, exchange: Exchange, times: Times) -> None:
+        """It was prepared, and not sent."""
+        index = exchange.index
+        del self._flying[index]
+        self._recorder.forget(exchange)
+        self._counts.sent -= 1
+        self._not_sent(index, "interrupted" if self._interrupted else "run_ended", times)
 
     def _land(self, exchange: Exchange) -> None:
         """An exchange has ended, well or not: record it and release those who waited for it."""
@@ -330,9 +347,9 @@ class _Engine:
         if self._left == 0:
             self._over.set()
 
-    def _not_sent(self, index: int, reason: str) -> None:
-        times, deadline = self._waiting.pop(index, (None, None))
-        if deadline is not None:
+    def _not_sent(self, index: int, reason: str, times: Times | None = None) -> None:
+        if index in self._waiting:
+            times, deadline = self._waiting.pop(index)
             deadline.cancel()
         stamps = (times.scheduled_ns, times.ready_ns, times.due_ns) if times else (None, None, None)
         self._recorder.write(frames.NotSent(index, reason, *stamps))

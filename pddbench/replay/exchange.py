@@ -50,20 +50,23 @@ class Source(Protocol):
 class Exchange:
     """What happened to one request: raw reads and stamps (CLOCK_MONOTONIC ns), nothing interpreted.
 
-    `handed_ns` is when the engine gave it to the transport; `sent_ns` when a connection was ready and the bytes
-    began to leave; `headers_ns` when the head of the response was there. `headers_kernel` and the third element of
+    `handed_ns` is when the engine gave it to the transport, `due_ns` before which it does not leave (0: at once),
+    `connected_ns` when it had a connection (None: as it was sent); `sent_ns` when the bytes began to leave;
+    `headers_ns` when the head of the response was there. `headers_kernel` and the third element of
     a read are the kernel's own receive stamps as it gave them (`kernel.KernelClock` reads them). `changed` tells the
     spool to note them. A reader of its own leaves reads in `packed`, before those in `reads`; `source` holds more.
     """
 
     __slots__ = (
-        "changed", "content_type", "end_ns", "ending", "error", "handed_ns", "headers_kernel", "headers_ns", "index",
-        "last_byte_ns", "location", "packed", "reads", "reused", "sent_ns", "source", "status",
+        "changed", "connected_ns", "content_type", "due_ns", "end_ns", "ending", "error", "handed_ns", "headers_kernel",
+        "headers_ns", "index", "last_byte_ns", "location", "packed", "reads", "reused", "sent_ns", "source", "status",
     )  # fmt: skip
 
-    def __init__(self, index: int, handed_ns: int) -> None:
+    def __init__(self, index: int, handed_ns: int, due_ns: int = 0) -> None:
         self.index = index
         self.handed_ns = handed_ns
+        self.due_ns = due_ns
+        self.connected_ns: int | None = None
         self.sent_ns: int | None = None
         self.reused = False
         self.headers_ns: int | None = None
@@ -74,7 +77,7 @@ class Exchange:
         self.reads: list[RawRead] = []
         self.packed: list[Packed] = []
         self.source: Source | None = None
-        self.last_byte_ns = handed_ns
+        self.last_byte_ns = max(handed_ns, due_ns)
         self.end_ns: int | None = None
         self.ending: Ending | None = None
         self.error: str | None = None
@@ -98,15 +101,23 @@ _DECODER = msgspec.msgpack.Decoder(list[tuple[Any, ...]])
 class Transport(Protocol):
     """Sends bodies and keeps what comes back. It never retries, follows nothing, and interprets nothing.
 
-    `reader` says who reads the answers: "native", "python" or "aiohttp".
+    `reader` says who reads the answers: "native", "python" or "aiohttp". `lead_ns`: it sends at `Exchange.due_ns`
+    itself, and wants requests so long before.
     """
+
+    @property
+    def lead_ns(self) -> int:
+        """How long before it is due a request should be given to it; 0: it sends at once whatever it gets."""
 
     @property
     def reader(self) -> Reader:
         """Who reads the answers."""
 
     async def perform(self, exchange: Exchange, body: bytes, request_id: str) -> None:
-        """Send `body` and fill `exchange` until its `ending` is set. Cancelled: the ending is `cancelled`."""
+        """Send `body`, never before `exchange.due_ns`, and fill `exchange` until its `ending` is set.
+
+        Cancelled: the ending is `cancelled`.
+        """
 
     def newest_read(self) -> tuple[int, bytes] | None:
         """Our stamp of the newest read and the kernel's as it gave it; None where there is none."""

@@ -56,6 +56,11 @@ class RawClient:
         """See `Transport.reader`."""
         return self._reader.name
 
+    @property
+    def lead_ns(self) -> int:
+        """See `Transport.lead_ns`."""
+        return self._reader.lead_ns
+
     def newest_read(self) -> tuple[int, bytes] | None:
         """See `Transport.newest_read`."""
         return self._reader.newest_read()
@@ -88,19 +93,38 @@ class RawClient:
 
     async def _perform(self, exchange: Exchange, body: bytes, request_id: str) -> None:
         head = b"%b%b\r\nContent-Length: %d\r\n\r\n" % (self._head, request_id_value(request_id).encode(), len(body))
-        connection = self._take_idle()
-        exchange.reused = connection is not None
-        if connection is None:
-            connection = await self._connect()
+        while True:
+            connection = self._take_idle()
+            exchange.reused = connection is not None
+            if connection is None:
+                connection = await self._connect()
+            exchange.connected_ns = time.monotonic_ns()
+            try:
+                return await self._talk(connection, exchange, head, body)
+            except (OSError, HttpError, Closed):
+                if exchange.sent_ns is not None or not exchange.reused:
+                    raise  # else the server closed an idle connection before anything left on it
+
+    async def _talk(self, connection: Connection, exchange: Exchange, head: bytes, body: bytes) -> None:
+        """Send a request when it is due, and wait for the end of its answer."""
         answered = connection.begin(exchange)
+        sending: list[asyncio.Task[None]] = []
+
+        def send_rest(rest: bytes) -> None:
+            sending.append(self._loop.create_task(self._send_rest(connection, rest, answered)))
+
         try:
-            exchange.sent_ns = exchange.last_byte_ns = time.monotonic_ns()
-            exchange.changed = True
-            rest = connection.send(head, body)
-            if rest:
-                await self._send_rest(connection, rest, answered)
+            if not connection.arm(head, body, send_rest):
+                exchange.sent_ns = exchange.last_byte_ns = time.monotonic_ns()
+                exchange.changed = True
+                if rest := connection.send(head, body):
+                    send_rest(rest)
             await answered
         finally:
+            if sending:
+                if not answered.done() or answered.cancelled():
+                    sending[0].cancel()
+                await asyncio.gather(*sending, return_exceptions=True)
             self._give_back(connection)
 
     async def _send_rest(self, connection: Connection, rest: bytes, answered: asyncio.Future[None]) -> None:

@@ -32,6 +32,10 @@ class SocketReader(Protocol):
     def name(self) -> Reader:
         """Who it is."""
 
+    @property
+    def lead_ns(self) -> int:
+        """See `Transport.lead_ns`."""
+
     async def connect(
         self, sock: socket.socket, address: tuple[object, ...], hide: Callable[[str], str], secrets: list[str]
     ) -> Connection:
@@ -57,6 +61,7 @@ class Poller:
     """
 
     name: Reader = "python"
+    lead_ns = 0
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -176,6 +181,14 @@ class Connection(ABC):
         if sent == len(head) + len(body):
             return b""
         return (head + body)[sent:]
+
+    def arm(self, head: bytes, body: bytes, send_rest: Callable[[bytes], None]) -> bool:
+        """Let a thread beside the interpreter send it at `Exchange.due_ns`, if there is one, and time for it.
+
+        It sets `sent_ns` then; `send_rest` is called with what the socket did not take at once. Should the connection
+        break before, the answer raises with `sent_ns` unset: nothing has left.
+        """
+        return False
 
     def note(self, head: Head, t_ns: int, kernel: bytes | None) -> None:
         """The head of the answer was complete with a read of these stamps."""

@@ -31,6 +31,7 @@ class Recorder:
         self._spool, self._transport, self._keep = spool, transport, keep
         self._fail, self._each_round = fail, each_round
         self._open: deque[Exchange] = deque()
+        self._early: dict[int, tuple[Exchange, frames.Handed]] = {}  # prepared, and may still be taken back
         self._kept: dict[int, list[RawRead]] = {}
         self._ticks = 0
 
@@ -43,9 +44,18 @@ class Recorder:
 
         pacer.call_at(time.monotonic_ns() + FLUSH_NS, tick)
 
-    def add(self, exchange: Exchange) -> None:
-        """An exchange has begun."""
+    def add(self, exchange: Exchange, handed: frames.Handed) -> None:
+        """An exchange has begun, or will at its due time; `handed` is written once that has passed."""
         self._open.append(exchange)
+        if exchange.due_ns > exchange.handed_ns:
+            self._early[exchange.index] = exchange, handed
+        else:
+            self.write(handed)
+
+    def forget(self, exchange: Exchange) -> None:
+        """It was taken back before it was due."""
+        self._early.pop(exchange.index, None)
+        self._open.remove(exchange)
 
     def write(self, frame: frames.Frame) -> None:
         """A frame, with the next push."""
@@ -56,6 +66,8 @@ class Recorder:
 
     def flush(self, exchange: Exchange) -> None:
         """All that an exchange has gathered."""
+        if exchange.index in self._early:
+            self.write(self._early.pop(exchange.index)[1])
         if self._keep:
             if exchange.source is not None:
                 exchange.source.collect()
@@ -77,8 +89,7 @@ class Recorder:
                 if self._keep or exchange.changed or exchange.reads or exchange.packed:
                     self.flush(exchange)
                 self._open.append(exchange)
-        if not self._keep:
-            self._gather()
+        self._gather()
         self._ticks += 1
         if self._ticks % PUSH_TICKS == 0:
             self._spool.push()
@@ -86,8 +97,12 @@ class Recorder:
             self._each_round()
 
     def _gather(self) -> None:
-        """Reads that the transport's own reader holds, frames already."""
-        if gathered := self._transport.gather(FLUSH_PARTS):
+        """Reads that the transport's own reader holds, frames already; what tells of their requests goes before."""
+        gathered = b"" if self._keep else self._transport.gather(FLUSH_PARTS)
+        now_ns = time.monotonic_ns()
+        for index in [index for index, (exchange, _) in self._early.items() if exchange.due_ns <= now_ns]:
+            self.write(self._early.pop(index)[1])
+        if gathered:
             try:
                 self._spool.append(gathered)
             except WorldError as error:

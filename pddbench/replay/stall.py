@@ -21,7 +21,7 @@ class StallTimer:
         self.expired = False
         self._exchange = exchange
         self._timeout_ns = round(timeout_s * 1e9)
-        self._limit_ns = time.monotonic_ns() + round(limit_s * 1e9)
+        self._limit_ns = max(time.monotonic_ns(), exchange.due_ns) + round(limit_s * 1e9)
         self._limit_s, self._over = limit_s, False
         self._loop = asyncio.get_running_loop()
         self._handle = self._loop.call_later(min(timeout_s, limit_s), self._look)

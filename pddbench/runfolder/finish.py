@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pddbench.errors import WorldError
+from pddbench.replay.frames import connect_wait_ns
 from pddbench.replay.kernel import KernelClock, on_our_clock
 from pddbench.replay.spool import RequestFrames
 from pddbench.replay.spools import Spools
@@ -199,8 +200,7 @@ class _Finisher:
         if answered is not None:
             row["http_status"] = answered.status
             row["sent_ns"] = self._since_t0(answered.sent_ns)
-            if answered.sent_ns is not None:
-                row["connect_wait_ns"] = self._scaled(answered.sent_ns - handed.handed_ns)
+            row["connect_wait_ns"] = self._scaled(connect_wait_ns(handed, answered))
         row["end_ns"] = self._since_t0(frames.ended.end_ns) if frames.ended is not None else None
         for name in _STAMPS:
             row[name] = self._since_t0(getattr(result, name))

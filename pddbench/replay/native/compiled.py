@@ -29,6 +29,8 @@ _FUNCTIONS: dict[str, tuple[object, list[object]]] = {
     "pdd_remove": (None, [_P, _I]),
     "pdd_begin": (_I, [_P, _I, _U32]),
     "pdd_end": (None, [_P, _I]),
+    "pdd_arm": (_I, [_P, _I, ctypes.c_char_p, _I64, ctypes.c_char_p, _I64, _I64]),
+    "pdd_disarm": (_I64, [_P, _I]),
     "pdd_head": (_I64, [_P, _I, _BYTES]),
     "pdd_body": (_I, [_P, _I, _I, _I64, _I64, _I64, _I, ctypes.POINTER(_I64), ctypes.c_char_p]),
     "pdd_events": (_I, [_P, _P, _I]),

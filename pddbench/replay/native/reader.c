@@ -1,8 +1,10 @@
-/* The reader of the raw transport: a thread that takes what arrives on all connections and stamps it, without Python.
+/* The reader of the raw transport: a thread that sends requests when they are due, takes what arrives on all connections
+ * and stamps it, without Python.
  *
- * The thread waits in an epoll of its own. A read is kept with our stamp and the kernel's (SO_TIMESTAMPNS), its framing
+ * The thread waits in an epoll of its own. A request that Python has prepared leaves at its time by a timerfd, which is
+ * looked at between reads too. A read is kept with our stamp and the kernel's (SO_TIMESTAMPNS), its framing
  * taken off, as an entry of the spool's frame of reads (msgpack), so that Python only passes it on. Python is woken, by
- * an eventfd, when it must act: a head, the end of an answer, an error, a full buffer.
+ * an eventfd, when it must act: a head, the end of an answer, an error, a full buffer, a request that did not leave whole.
  *
  * The kernel has one stamp for a read: that of the segment of its last byte. Where more than one event may be waiting,
  * the queue is looked at first (MSG_PEEK) and read event by event, so that each keeps the stamp of its own segment.
@@ -18,6 +20,8 @@
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/timerfd.h>
+#include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -30,9 +34,9 @@
 
 enum { BATCH = 256, READ_BYTES = 64 << 10, MAX_EVENTS_A_LOOK = 64, STAMP_BYTES = sizeof(struct timespec) };
 enum { KEEP_BYTES = 16 << 10, KEEP_OUT_BYTES = 4 << 20, FIRST_BYTES = 1 << 10, ENTRY_BYTES = 64 };
-enum { IDLE, HEAD, BODY, OVER, CONNECTING };
-enum { HEAD_CAME = 1, DONE = 2, FAULT = 4, CLOSED = 8, TOO_LARGE = 16, UNASKED = 32, FULL = 64, CONNECTED = 128 };
-static const uint32_t STOP = UINT32_MAX;
+enum { IDLE, HEAD, BODY, OVER, CONNECTING, ARMED };
+enum { HEAD_CAME = 1, DONE = 2, FAULT = 4, CLOSED = 8, TOO_LARGE = 16, UNASKED = 32, FULL = 64, CONNECTED = 128, SENT = 256 };
+static const uint32_t STOP = UINT32_MAX, TIMER = UINT32_MAX - 1;
 static const int64_t NEVER = -1;
 
 typedef struct {
@@ -56,25 +60,36 @@ typedef struct {
     Framing framing;
     Buffer entries;                /* reads of the body, as the spool has them */
     Buffer raw, raw_reads;         /* what came before Python knew the head: bytes, and their `Stamped` */
+    struct iovec request[2];       /* while ARMED: what is to be sent; Python's memory, which it keeps */
+    int64_t due_ns;                /* and when */
+    int64_t sent_ns, sent_bytes;   /* when it began to leave (NEVER: not yet), and how much of it did */
 } Conn;
+
+typedef struct {
+    int64_t due_ns;
+    uint32_t slot, user;
+} Due;                             /* a request that leaves then, if its connection is still ARMED for it */
 
 typedef struct {
     int32_t slot;
     uint32_t flags;
     int32_t code, surplus;
-    int64_t t_ns;
+    int64_t t_ns, sent_ns, sent_bytes;
 } Event;                           /* what Python must act on */
 
 typedef struct {
     pthread_mutex_t lock;
     pthread_t thread;
     pid_t pid;
-    int epoll, wake, stop, frame_kind;
+    int epoll, wake, stop, timer, frame_kind;
     size_t held, max_held, max_held_one;
     Conn **conns;
     uint32_t n_conns, n_queued, turn;
+    int woken;                     /* Python was told to look, and has not yet */
     int32_t *queue, *free_slots;
     uint32_t n_free;
+    Due *due;                      /* a heap: the first is the soonest */
+    uint32_t n_due, due_room;
     Buffer out;                    /* what the last call gave to Python */
     Stamped newest;
     int64_t looks, exact;          /* how often a queue was looked at, and read event by event */
@@ -117,12 +132,18 @@ static uint8_t *put_be(uint8_t *to, uint64_t value, int n) {
 
 /* ---- telling Python */
 
-static void tell(Reader *r, Conn *c, uint32_t slot, uint32_t flags) {
+/* What it need not act on at once: it will see it when it looks the next time. */
+static void mention(Reader *r, Conn *c, uint32_t slot, uint32_t flags) {
     c->flags |= flags;
     if (c->queued) return;
     c->queued = 1;
     r->queue[r->n_queued++] = (int32_t)slot;
-    if (r->n_queued == 1) eventfd_write(r->wake, 1);
+}
+
+static void tell(Reader *r, Conn *c, uint32_t slot, uint32_t flags) {
+    mention(r, c, slot, flags);
+    if (!r->woken) eventfd_write(r->wake, 1);
+    r->woken = 1;
 }
 
 static void watch(Reader *r, Conn *c, uint32_t slot) {
@@ -305,6 +326,68 @@ static void visit(Reader *r, Conn *c, uint32_t slot, int closing) {
     c->gap_ns = c->gap_ns ? c->gap_ns + (gap - c->gap_ns) / 8 : gap;
 }
 
+/* ---- sending */
+
+static void set_timer(Reader *r) {
+    struct itimerspec when = {0};
+    if (r->n_due) {
+        when.it_value.tv_sec = r->due[0].due_ns / 1000000000LL;
+        when.it_value.tv_nsec = r->due[0].due_ns % 1000000000LL;  /* never both 0: that would disarm it */
+    }
+    timerfd_settime(r->timer, TFD_TIMER_ABSTIME, &when, NULL);
+}
+
+static int push_due(Reader *r, Due due) {
+    if (r->n_due == r->due_room) {
+        uint32_t room = r->due_room ? 2 * r->due_room : 64;
+        Due *more = realloc(r->due, room * sizeof *more);
+        if (!more) return 0;
+        r->due = more;
+        r->due_room = room;
+    }
+    uint32_t at = r->n_due++;
+    for (; at && r->due[(at - 1) / 2].due_ns > due.due_ns; at = (at - 1) / 2) r->due[at] = r->due[(at - 1) / 2];
+    r->due[at] = due;
+    return 1;
+}
+
+static Due pop_due(Reader *r) {
+    Due first = r->due[0], last = r->due[--r->n_due];
+    uint32_t at = 0, child;
+    while ((child = 2 * at + 1) < r->n_due) {
+        if (child + 1 < r->n_due && r->due[child + 1].due_ns < r->due[child].due_ns) child++;
+        if (last.due_ns <= r->due[child].due_ns) break;
+        r->due[at] = r->due[child];
+        at = child;
+    }
+    r->due[at] = last;
+    return first;
+}
+
+/* A request leaves now; what the socket does not take at once is left to Python. Why it broke is seen by reading. */
+static void send_now(Reader *r, Conn *c, uint32_t slot) {
+    struct msghdr message = {.msg_iov = c->request, .msg_iovlen = 2};
+    size_t whole = c->request[0].iov_len + c->request[1].iov_len;
+    c->state = HEAD;
+    c->sent_ns = now_ns();
+    ssize_t sent = sendmsg(c->fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+    c->sent_bytes = sent >= 0 ? sent : errno == EAGAIN ? 0 : -1;
+    memset(c->request, 0, sizeof c->request);
+    if (sent == (ssize_t)whole) mention(r, c, slot, SENT);
+    else tell(r, c, slot, SENT);
+}
+
+/* Send what is due. */
+static void send_due(Reader *r, int64_t now) {
+    while (r->n_due && r->due[0].due_ns <= now) {
+        Due due = pop_due(r);
+        Conn *c = r->conns[due.slot];
+        int wanted = c->state == ARMED && c->user == due.user && c->due_ns == due.due_ns;
+        if (wanted && c->watched) send_now(r, c, due.slot);
+        if (!r->n_due || r->due[0].due_ns > now) now = now_ns();
+    }
+}
+
 static void ask_for_short_slices(void) {
 #ifdef SYS_sched_setattr
     struct { uint32_t size, policy; uint64_t flags; int32_t nice; uint32_t priority; uint64_t runtime, deadline, period; }
@@ -326,8 +409,18 @@ static void *run(void *argument) {
             uint32_t slot = (uint32_t)ready[i].data.u64, user = (uint32_t)(ready[i].data.u64 >> 32);
             if (slot == STOP) return NULL;
             pthread_mutex_lock(&r->lock);
-            Conn *c = r->conns[slot];
-            if (c->watched && c->user == user) visit(r, c, slot, !!(ready[i].events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)));
+            if (slot == TIMER) {
+                uint64_t count;
+                if (read(r->timer, &count, sizeof count) > 0) {}
+                send_due(r, now_ns());
+                set_timer(r);
+            } else {
+                Conn *c = r->conns[slot];
+                if (c->watched && c->user == user) {
+                    visit(r, c, slot, !!(ready[i].events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)));
+                    if (r->n_due && r->due[0].due_ns <= c->last_ns) send_due(r, c->last_ns);
+                }
+            }
             pthread_mutex_unlock(&r->lock);
         }
     }
@@ -354,7 +447,9 @@ API void pdd_close(Reader *r) {
     if (r->epoll >= 0) close(r->epoll);
     if (r->wake >= 0) close(r->wake);
     if (r->stop >= 0) close(r->stop);
+    if (r->timer >= 0) close(r->timer);
     release(&r->out);
+    free(r->due);
     free(r->conns);
     free(r->queue);
     free(r->free_slots);
@@ -374,10 +469,13 @@ API Reader *pdd_open(int frame_kind, int64_t max_held, int64_t max_held_one) {
     r->epoll = epoll_create1(EPOLL_CLOEXEC);
     r->wake = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     r->stop = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-    struct epoll_event want = {.events = EPOLLIN, .data.u64 = STOP};
+    r->timer = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
+    struct epoll_event want = {.events = EPOLLIN, .data.u64 = STOP}, tick = {.events = EPOLLIN, .data.u64 = TIMER};
     sigset_t all, old;
     sigfillset(&all);
-    int wrong = r->epoll < 0 || r->wake < 0 || r->stop < 0 || epoll_ctl(r->epoll, EPOLL_CTL_ADD, r->stop, &want) ? errno : 0;
+    int wrong = r->epoll < 0 || r->wake < 0 || r->stop < 0 || r->timer < 0 ||
+                epoll_ctl(r->epoll, EPOLL_CTL_ADD, r->stop, &want) || epoll_ctl(r->epoll, EPOLL_CTL_ADD, r->timer, &tick)
+                ? errno : 0;
     if (!wrong) {
         pthread_sigmask(SIG_SETMASK, &all, &old);
         wrong = pthread_create(&r->thread, NULL, run, r);
@@ -468,8 +566,36 @@ API int pdd_begin(Reader *r, int slot, uint32_t index) {
     c->private_ = 0;
     c->gap_ns = 0;
     c->last_ns = NEVER;
+    c->sent_ns = NEVER;
     pthread_mutex_unlock(&r->lock);
     return good;
+}
+
+/* After pdd_begin: the request leaves at `due_ns` (CLOCK_MONOTONIC), and only then is an answer expected. Its bytes stay
+ * Python's, which keeps them until it was told SENT or has called pdd_disarm. 0: no memory. */
+API int pdd_arm(Reader *r, int slot, const uint8_t *head, int64_t n_head, const uint8_t *body, int64_t n_body, int64_t due_ns) {
+    pthread_mutex_lock(&r->lock);
+    Conn *c = r->conns[slot];
+    int soonest = !r->n_due || due_ns < r->due[0].due_ns, known = push_due(r, (Due){due_ns, (uint32_t)slot, c->user});
+    if (known) {
+        if (c->state == HEAD) c->state = ARMED;
+        c->due_ns = due_ns;
+        c->request[0] = (struct iovec){(void *)head, (size_t)n_head};
+        c->request[1] = (struct iovec){(void *)body, (size_t)n_body};
+        if (soonest) set_timer(r);
+    }
+    pthread_mutex_unlock(&r->lock);
+    return known;
+}
+
+/* When the armed request began to leave; -1: it has not, and will not any more. */
+API int64_t pdd_disarm(Reader *r, int slot) {
+    pthread_mutex_lock(&r->lock);
+    Conn *c = r->conns[slot];
+    if (c->state == ARMED) c->state = OVER;
+    int64_t t_ns = c->sent_ns;
+    pthread_mutex_unlock(&r->lock);
+    return t_ns;
 }
 
 /* The answer is over for Python, well or not; the connection is idle. */
@@ -556,10 +682,12 @@ API int pdd_events(Reader *r, Event *out, int most) {
         Conn *c = r->conns[slot];
         c->queued = 0;
         if (!c->flags) continue;
-        out[n++] = (Event){slot, c->flags, c->code, c->framing.surplus, c->flags & HEAD_CAME ? c->last_ns : c->over_ns};
+        out[n++] = (Event){slot, c->flags, c->code, c->framing.surplus, c->flags & HEAD_CAME ? c->last_ns : c->over_ns,
+                           c->sent_ns, c->sent_bytes};
         c->flags = 0;
     }
-    if (r->n_queued) eventfd_write(r->wake, 1);
+    r->woken = !!r->n_queued;
+    if (r->woken) eventfd_write(r->wake, 1);
     pthread_mutex_unlock(&r->lock);
     return n;
 }

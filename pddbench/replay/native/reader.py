@@ -1,4 +1,4 @@
-"""The reader in C as the raw transport uses it: connections, and what happened on them."""
+"""The reader in C as the raw transport uses it: connections, what leaves on them when, and what happened on them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import ctypes
 import errno
 import os
 import socket
+import time
 from collections.abc import Callable
 
 from pddbench.errors import WorldError
@@ -19,8 +20,10 @@ from pddbench.replay.raw_connection import MAX_ERROR_BODY_BYTES, MAX_RESPONSE_BY
 
 MAX_HELD_BYTES = 256 << 20  # of all connections: then the thread stops reading until Python has taken some
 MAX_HELD_ONE_BYTES = 8 << 20
+LEAD_NS = 20_000_000  # requests are prepared so long before they are due: more than the interpreter is ever late
+_LATEST_NS = 200_000  # what is due sooner than that leaves from here
 _EVENTS = 256
-_HEAD, _DONE, _FAULT, _CLOSED, _TOO_LARGE, _UNASKED, _FULL, _CONNECTED = (1 << bit for bit in range(8))
+_HEAD, _DONE, _FAULT, _CLOSED, _TOO_LARGE, _UNASKED, _FULL, _CONNECTED, _SENT = (1 << bit for bit in range(9))
 _UNTIL_CLOSE, _COUNTED, _CHUNKED = range(3)
 _WRONG = {
     -1: "a line of its chunked framing is too long",
@@ -32,7 +35,7 @@ _WRONG = {
 class _Event(ctypes.Structure):
     _fields_ = (
         ("slot", ctypes.c_int32), ("flags", ctypes.c_uint32), ("code", ctypes.c_int32), ("surplus", ctypes.c_int32),
-        ("t_ns", ctypes.c_int64),
+        ("t_ns", ctypes.c_int64), ("sent_ns", ctypes.c_int64), ("sent_bytes", ctypes.c_int64),
     )  # fmt: skip
 
 
@@ -40,6 +43,7 @@ class NativeReader:
     """The thread and its connections; a `raw_connection.Reader`. Its descriptor in the event loop says when to look."""
 
     name: Reader = "native"
+    lead_ns = LEAD_NS
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.c = load()
@@ -52,7 +56,7 @@ class NativeReader:
         self._bytes, self._count = ctypes.c_void_p(), ctypes.c_uint32()
         self._stamp = ctypes.create_string_buffer(STAMP_BYTES)
         self._t_ns = ctypes.c_int64()
-        loop.add_reader(self.c.pdd_wake_fd(self.handle), self._wake)
+        loop.add_reader(self.c.pdd_wake_fd(self.handle), self.look)
 
     async def connect(
         self, sock: socket.socket, address: tuple[object, ...], hide: Callable[[str], str], secrets: list[str]
@@ -100,7 +104,8 @@ class NativeReader:
         return int(self.c.pdd_cpu_ns(self.handle))
 
     def gather(self, parts: int) -> bytes:
-        """See `Transport.gather`."""
+        """See `Transport.gather`. What has left since is known then, too."""
+        self.look()
         return self._given(self.c.pdd_gather(self.handle, parts, self._bytes))
 
     def head(self, slot: int) -> bytes:
@@ -123,7 +128,7 @@ class NativeReader:
         stamped = self.c.pdd_body(self.handle, slot, kind, length, skip, room, private, self._t_ns, self._stamp)
         return self._t_ns.value, self._stamp.raw if stamped == 1 else None
 
-    def _wake(self) -> None:
+    def look(self) -> None:
         """Act on what happened: heads before ends, for a whole answer and a close may have come behind one."""
         ends: list[tuple[NativeConnection, int, int]] = []
         while n := self.c.pdd_events(self.handle, self._events, _EVENTS):
@@ -134,6 +139,8 @@ class NativeReader:
                 flags, t_ns = event.flags, event.t_ns
                 if flags & _CONNECTED:
                     connection.opened(event.code)
+                if flags & _SENT:
+                    connection.has_left(event.sent_ns, event.sent_bytes)
                 if flags & _HEAD:
                     connection.head_came()
                 if flags & _FULL:
@@ -149,7 +156,7 @@ class NativeReader:
 class NativeConnection(Connection):
     """A connection that the thread reads. It holds an answer's reads until they are collected or gathered."""
 
-    __slots__ = ("_body", "_reader", "_slot", "connected")
+    __slots__ = ("_body", "_reader", "_request", "_send_rest", "_slot", "connected")
 
     def __init__(
         self, sock: socket.socket, reader: NativeReader, slot: int, hide: Callable[[str], str], secrets: list[str]
@@ -157,6 +164,8 @@ class NativeConnection(Connection):
         super().__init__(sock, hide, secrets)
         self._reader, self._slot = reader, slot
         self._body: Body | None = None
+        self._request: tuple[bytes, bytes] | None = None  # what the thread is to send: its memory until it has
+        self._send_rest: Callable[[bytes], None] = _nothing
         self.connected: asyncio.Future[None] | None = None
 
     def opened(self, code: int) -> None:
@@ -180,12 +189,46 @@ class NativeConnection(Connection):
         self._reader.c.pdd_begin(self._reader.handle, self._slot, exchange.index & 0xFFFFFFFF)
         return answered
 
+    def arm(self, head: bytes, body: bytes, send_rest: Callable[[bytes], None]) -> bool:
+        """See `Connection.arm`."""
+        due_ns = self.exchange.due_ns
+        if self._slot < 0 or due_ns - time.monotonic_ns() < _LATEST_NS:
+            return False
+        reader = self._reader
+        self._request, self._send_rest = (head, body), send_rest
+        if not reader.c.pdd_arm(reader.handle, self._slot, head, len(head), body, len(body), due_ns):
+            raise MemoryError
+        return True
+
+    def has_left(self, sent_ns: int, n_bytes: int) -> None:
+        """The request began to leave then; so much of it was taken by the socket (-1: the connection is broken)."""
+        if self._request is None:
+            return
+        (head, body), self._request = self._request, None
+        exchange = self.exchange
+        exchange.sent_ns, exchange.changed = sent_ns, True
+        exchange.last_byte_ns = max(exchange.last_byte_ns, sent_ns)
+        if n_bytes < 0:
+            self.reusable = False
+        elif n_bytes < len(head) + len(body):
+            self._send_rest((head + body)[n_bytes:])
+
+    def _disarm(self) -> None:
+        """The request does not leave any more, unless it has."""
+        if self._request is not None and self._slot >= 0:
+            sent_ns = int(self._reader.c.pdd_disarm(self._reader.handle, self._slot))
+            if sent_ns >= 0:
+                self.exchange.sent_ns, self.exchange.changed = sent_ns, True
+        self._request = None
+
     def last_byte_ns(self) -> int:
         """See `exchange.Source`."""
         return int(self._reader.c.pdd_last_ns(self._reader.handle, self._slot)) if self._slot >= 0 else 0
 
     def collect(self) -> None:
         """See `exchange.Source`."""
+        if self._request is not None:
+            self._reader.look()  # it may have left
         if self._slot >= 0 and self._is_public() and (taken := self._reader.take(self._slot)) is not None:
             self.exchange.packed.append(taken)
 
@@ -246,6 +289,7 @@ class NativeConnection(Connection):
         exchange = self.exchange
         if exchange.source is not self:
             return
+        self._disarm()
         if self._slot >= 0:
             exchange.last_byte_ns = max(exchange.last_byte_ns, self.last_byte_ns())
             if (taken := self._reader.take(self._slot)) is not None:
@@ -270,6 +314,10 @@ class NativeConnection(Connection):
             self._slot = -1
 
 
+def _nothing(rest: bytes) -> None:
+    """For a connection that never sent anything."""
+
+
 def _framing(body: Body) -> tuple[int, int]:
     """A body's delimiting in the reader's words."""
     if isinstance(body, Chunked):
@@ -277,5 +325,5 @@ def _framing(body: Body) -> tuple[int, int]:
     return (_COUNTED, body.left) if isinstance(body, Counted) else (_UNTIL_CLOSE, 0)
 
 
-assert ctypes.sizeof(_Event) == 24
+assert ctypes.sizeof(_Event) == 40
 assert ANCILLARY_BYTES >= STAMP_BYTES

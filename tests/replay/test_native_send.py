@@ -1,0 +1,200 @@
+"""The native thread sends: at the time asked, whole, on a connection that is still open, or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+import time
+from contextlib import contextmanager
+
+import pytest
+from replay_kit import body, plan, request, result, run
+from replay_server import stream, truth_server
+from replay_streams import last, text
+
+from pddbench.replay.exchange import Exchange, Target
+from pddbench.replay.frames import connect_wait_ns
+from pddbench.replay.native import reader as native
+from pddbench.replay.raw import RawClient
+
+GOOD = [text("a"), text("b", "stop"), last(2)]
+MS = 1_000_000
+PAYLOAD = b"".join(GOOD)
+ANSWER = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: %d\r\n\r\n%b" % (len(PAYLOAD), PAYLOAD)
+
+
+@contextmanager
+def served(*turns):
+    """A server whose n-th connection is served by `turns[n]`, one after the other; its URL."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve():
+        for turn in turns:
+            connection, _ = listener.accept()
+            with connection:
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                turn(connection)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}/v1/completions"
+    finally:
+        thread.join(20)
+        listener.close()
+        assert not thread.is_alive()
+
+
+def read_request(connection):
+    """One request: its body, and when its first byte was there."""
+    data, first_ns = b"", 0
+    while True:
+        more = connection.recv(65536)
+        assert more, "the client went away"
+        first_ns = first_ns or time.monotonic_ns()
+        data += more
+        head, end, so_far = data.partition(b"\r\n\r\n")
+        if end:
+            length = next(line for line in head.split(b"\r\n") if line.startswith(b"Content-Length:"))
+            if len(so_far) == int(length[15:]):
+                return so_far, first_ns
+
+
+async def perform(client, number, data, after_ns):
+    """One request that is due in `after_ns`."""
+    now_ns = time.monotonic_ns()
+    exchange = Exchange(number, now_ns, now_ns + after_ns)
+    await client.perform(exchange, data, f"r{number}")
+    return exchange
+
+
+@pytest.fixture
+async def client_for():
+    """Makes clients with the native thread; closes them."""
+    made = []
+
+    def make(url):
+        made.append(RawClient(Target(url=url), native.NativeReader))
+        return made[-1]
+
+    yield make
+    for client in made:
+        await client.close()
+
+
+async def test_at_its_time_whatever_the_interpreter_does(client_for):
+    """Without it a busy interpreter would hold requests back, or they would leave when they are prepared."""
+    arrived = []
+
+    def turn(connection):
+        arrived.append(read_request(connection)[1])
+        connection.sendall(ANSWER)
+
+    with served(turn) as url:
+        task = asyncio.ensure_future(perform(client_for(url), 0, body(0), 100 * MS))
+        await asyncio.sleep(0.02)
+        time.sleep(1.0)  # noqa: ASYNC251  # the loop is stuck from before the time until long after it
+        stuck_until_ns = time.monotonic_ns()
+        exchange = await task
+    assert exchange.ending == "eof"
+    assert exchange.due_ns <= exchange.sent_ns <= arrived[0] < stuck_until_ns - 300 * MS
+
+
+@pytest.mark.parametrize("unasked", [b"", b"HTTP/1.1 408 Request Timeout\r\nContent-Length: 0\r\n\r\n"])
+async def test_an_idle_connection_that_is_closed_before_the_time(client_for, unasked):
+    """Without it a request would be lost, or get an answer that was meant for nobody, when the server gives up an idle
+    connection between its being chosen and its being used."""  # fmt: skip
+    chosen, gone = threading.Event(), threading.Event()
+
+    def closes(connection):
+        read_request(connection)
+        connection.sendall(ANSWER)
+        chosen.wait(10)
+        connection.sendall(unasked)
+
+    def answers(connection):
+        gone.set()
+        read_request(connection)
+        connection.sendall(ANSWER)
+
+    with served(closes, answers) as url:
+        client = client_for(url)
+        assert (await perform(client, 0, body(0), 0)).ending == "eof"
+        task = asyncio.ensure_future(perform(client, 1, body(1), 300 * MS))
+        await asyncio.sleep(0.02)
+        chosen.set()
+        exchange = await task
+    assert exchange.ending == "eof" and exchange.status == 200 and exchange.error is None
+    assert not exchange.reused and gone.is_set()
+    assert exchange.sent_ns >= exchange.due_ns
+
+
+async def test_a_new_connection_that_is_closed_before_the_time(client_for):
+    """Without it a server that takes connections and drops them would be asked for ever."""
+    with served(lambda connection: None) as url:
+        exchange = await perform(client_for(url), 0, body(0), 100 * MS)
+    assert exchange.ending == "connection" and exchange.sent_ns is None
+    assert "closed the connection before it answered" in exchange.error
+
+
+async def test_a_request_larger_than_the_socket_takes(client_for):
+    """Without it the end of a long prompt would be missing, or sent twice."""
+    long = bytes(range(256)) * 80_000
+    got = []
+
+    def slow(connection):
+        time.sleep(0.2)
+        got.append(read_request(connection)[0])
+        connection.sendall(ANSWER)
+
+    with served(slow) as url:
+        exchange = await perform(client_for(url), 0, long, 50 * MS)
+    assert exchange.ending == "eof" and got == [long]
+
+
+async def test_many_leave_in_order_of_their_times(client_for):
+    """Without it a timer that was set for one request would be missed by those that come after it, or before it."""
+    async with truth_server(stream(GOOD)) as server:
+        client = client_for(server.url)
+        afters = [(37 * k % 101) * MS + 20 * MS for k in range(101)]
+        exchanges = await asyncio.gather(*(perform(client, k, body(k), after) for k, after in enumerate(afters)))
+    assert all(exchange.ending == "eof" and exchange.sent_ns >= exchange.due_ns for exchange in exchanges)
+    by_due = sorted(exchanges, key=lambda exchange: exchange.due_ns)
+    assert [e.sent_ns for e in by_due] == sorted(e.sent_ns for e in exchanges)
+    assert all(connect_wait_ns(e, e) == 0 for e in exchanges), "connections were there in time"
+
+
+async def test_given_up_before_its_time_it_never_leaves(client_for):
+    """Without it a run that is stopped would go on sending."""
+    async with truth_server(stream(GOOD)) as server:
+        client = client_for(server.url)
+        assert (await perform(client, 0, body(0), 0)).ending == "eof"
+        now_ns = time.monotonic_ns()
+        given_up = Exchange(1, now_ns, now_ns + 60 * MS)
+        task = asyncio.ensure_future(client.perform(given_up, body(1), "r1"))
+        await asyncio.sleep(0.02)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        later = await perform(client, 2, body(2), 150 * MS)  # longer than the other had to wait
+        assert (given_up.ending, given_up.sent_ns, later.ending) == ("cancelled", None, "eof")
+        assert [seen.request_id for seen in server.seen] == ["r0", "r2"]
+
+
+async def test_a_run_that_is_stopped_before_a_request_left(tmp_path):
+    """Without it what was prepared and not sent would count as sent, and as lost by the server."""
+    stop = asyncio.Event()
+    requests = [request(0), *(request(k, start_ns=400 * MS + k * MS // 10) for k in range(1, 40))]
+    asyncio.get_running_loop().call_later(0.44, stop.set)  # t0 is 50 ms away: they are prepared, and not due
+    async with truth_server(stream(GOOD)) as server:
+        end, spool = await run(plan(*requests), server.url, tmp_path, stop=stop)
+    sent = [i for i in range(40) if spool.request(i).not_sent is None]
+    assert end.status == "interrupted" and (end.counts.sent, end.counts.not_sent) == (len(sent), 40 - len(sent))
+    assert sorted(seen.request_id for seen in server.seen) == sorted(f"r{i}" for i in sent)
+    for i in range(40):
+        one = spool.request(i)
+        assert (one.handed is None) == (i not in sent)
+        if i not in sent:
+            assert one.not_sent.reason == "interrupted" and (one.not_sent.due_ns or spool.t0_ns) >= spool.t0_ns
+    assert result(spool, 0).outcome == "ok"
