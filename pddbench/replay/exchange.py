@@ -51,14 +51,15 @@ class Exchange:
     """What happened to one request: raw reads and stamps (CLOCK_MONOTONIC ns), nothing interpreted.
 
     `handed_ns` is when the engine gave it to the transport, `due_ns` before which it does not leave (0: at once),
-    `connected_ns` when it had a connection (None: as it was sent); `sent_ns` when the bytes began to leave;
+    `began_ns` when it began to connect, or to be sent on a connection that was there (None: when it was handed over);
+    `sent_ns` when the bytes began to leave;
     `headers_ns` when the head of the response was there. `headers_kernel` and the third element of
     a read are the kernel's own receive stamps as it gave them (`kernel.KernelClock` reads them). `changed` tells the
     spool to note them. A reader of its own leaves reads in `packed`, before those in `reads`; `source` holds more.
     """
 
     __slots__ = (
-        "changed", "connected_ns", "content_type", "due_ns", "end_ns", "ending", "error", "handed_ns", "headers_kernel",
+        "began_ns", "changed", "content_type", "due_ns", "end_ns", "ending", "error", "handed_ns", "headers_kernel",
         "headers_ns", "index", "last_byte_ns", "location", "packed", "reads", "reused", "sent_ns", "source", "status",
     )  # fmt: skip
 
@@ -66,7 +67,7 @@ class Exchange:
         self.index = index
         self.handed_ns = handed_ns
         self.due_ns = due_ns
-        self.connected_ns: int | None = None
+        self.began_ns: int | None = None
         self.sent_ns: int | None = None
         self.reused = False
         self.headers_ns: int | None = None

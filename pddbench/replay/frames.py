@@ -52,7 +52,7 @@ class Handed(msgspec.Struct, array_like=True):
 class Answered(msgspec.Struct, array_like=True):
     """What is known of an exchange besides its body; the last such frame of a request counts.
 
-    `connected_ns`: when it had a connection (None: as it was sent).
+    `began_ns`: when it began to connect, or to be sent on a connection that was there (None: when handed over).
     """
 
     index: int
@@ -63,15 +63,14 @@ class Answered(msgspec.Struct, array_like=True):
     content_type: str
     location: str
     headers_kernel: bytes | None = None
-    connected_ns: int | None = None
+    began_ns: int | None = None
 
 
 def connect_wait_ns(handed: Handed, answered: Answered) -> int | None:
-    """What a request waited for a connection, from when it was due or handed over, the later; None: never sent."""
+    """How long a request waited for a connection; None: it was never sent."""
     if answered.sent_ns is None:
         return None
-    connected_ns = answered.sent_ns if answered.connected_ns is None else answered.connected_ns
-    return max(0, connected_ns - max(handed.handed_ns, handed.due_ns))
+    return answered.sent_ns - (handed.handed_ns if answered.began_ns is None else answered.began_ns)
 
 
 class Reads(msgspec.Struct, array_like=True):

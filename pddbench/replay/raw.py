@@ -93,17 +93,23 @@ class RawClient:
 
     async def _perform(self, exchange: Exchange, body: bytes, request_id: str) -> None:
         head = b"%b%b\r\nContent-Length: %d\r\n\r\n" % (self._head, request_id_value(request_id).encode(), len(body))
-        while True:
-            connection = self._take_idle()
-            exchange.reused = connection is not None
-            if connection is None:
-                connection = await self._connect()
-            exchange.connected_ns = time.monotonic_ns()
+        while (connection := self._take_idle()) is not None:
+            exchange.reused = True
             try:
                 return await self._talk(connection, exchange, head, body)
             except (OSError, HttpError, Closed):
-                if exchange.sent_ns is not None or not exchange.reused:
-                    raise  # else the server closed an idle connection before anything left on it
+                if exchange.sent_ns is not None:
+                    raise  # else the server gave up an idle connection before anything left on it
+        exchange.reused, exchange.began_ns = False, time.monotonic_ns()
+        addresses, failed = await self._resolve(), None
+        if (connection := self._prepare(exchange, *addresses[0])) is not None:
+            try:
+                return await self._talk(connection, exchange, head, body)
+            except OSError as error:
+                if exchange.sent_ns is not None:
+                    raise
+                addresses, failed = addresses[1:], error
+        return await self._talk(await self._connect(addresses, failed), exchange, head, body)
 
     async def _talk(self, connection: Connection, exchange: Exchange, head: bytes, body: bytes) -> None:
         """Send a request when it is due, and wait for the end of its answer."""
@@ -117,6 +123,8 @@ class RawClient:
             if not connection.arm(head, body, send_rest):
                 exchange.sent_ns = exchange.last_byte_ns = time.monotonic_ns()
                 exchange.changed = True
+                if exchange.reused:
+                    exchange.began_ns = exchange.sent_ns
                 if rest := connection.send(head, body):
                     send_rest(rest)
             await answered
@@ -160,16 +168,27 @@ class RawClient:
         age_ns = time.monotonic_ns() - connection.idle_since_ns
         return connection.is_good() and age_ns < self._target.keep_alive_s * 1e9
 
-    async def _connect(self) -> Connection:
-        """A new connection to the first address that takes one."""
-        failed: OSError | None = None
-        for family, address in await self._resolve():
+    def _prepare(
+        self, exchange: Exchange, family: socket.AddressFamily, address: tuple[object, ...]
+    ) -> Connection | None:
+        """A connection that will be opened when the request is due; None: it is due, or must be opened from here."""
+        if exchange.due_ns <= time.monotonic_ns():
+            return None
+        sock = _new_socket(family)
+        try:
+            connection = self._reader.prepare(sock, address, self._hide, self._secrets)
+        except BaseException:
+            sock.close()
+            raise
+        if connection is None:
+            sock.close()
+        return connection
+
+    async def _connect(self, addresses: list[Address], failed: OSError | None) -> Connection:
+        """A new connection to the first address that takes one; `failed`: what an earlier attempt met."""
+        for family, address in addresses:
+            sock = _new_socket(family)
             try:
-                sock = socket.socket(family, socket.SOCK_STREAM)
-            except OSError as error:
-                raise _NotConnected(error) from None
-            try:
-                sock.setblocking(False)
                 return await self._reader.connect(sock, address, self._hide, self._secrets)
             except OSError as error:
                 sock.close()
@@ -212,6 +231,16 @@ class _NotConnected(OSError):
     def __init__(self, cause: OSError | None) -> None:
         super().__init__()
         self.cause = cause
+
+
+def _new_socket(family: socket.AddressFamily) -> socket.socket:
+    """A TCP socket that does not block."""
+    try:
+        sock = socket.socket(family, socket.SOCK_STREAM)
+    except OSError as error:
+        raise _NotConnected(error) from None
+    sock.setblocking(False)
+    return sock
 
 
 def _reason(error: Exception | None) -> str:

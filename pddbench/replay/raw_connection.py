@@ -41,6 +41,11 @@ class SocketReader(Protocol):
     ) -> Connection:
         """Connect a socket, which does not block; it is read from now on. Raises `OSError`."""
 
+    def prepare(
+        self, sock: socket.socket, address: tuple[object, ...], hide: Callable[[str], str], secrets: list[str]
+    ) -> Connection | None:
+        """A connection that is opened when a request that is armed on it is due; None: this one cannot do that."""
+
     def newest_read(self) -> tuple[int, bytes] | None:
         """See `Transport.newest_read`."""
 
@@ -62,6 +67,11 @@ class Poller:
 
     name: Reader = "python"
     lead_ns = 0
+
+    def prepare(
+        self, sock: socket.socket, address: tuple[object, ...], hide: Callable[[str], str], secrets: list[str]
+    ) -> Connection | None:
+        """None: what is sent when it is due is sent by the event loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -186,7 +196,7 @@ class Connection(ABC):
         """Let a thread beside the interpreter send it at `Exchange.due_ns`, if there is one, and time for it.
 
         It sets `sent_ns` then; `send_rest` is called with what the socket did not take at once. Should the connection
-        break before, the answer raises with `sent_ns` unset: nothing has left.
+        break before, or not come to be, the answer raises with `sent_ns` unset: nothing has left.
         """
         return False
 

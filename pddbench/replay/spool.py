@@ -80,7 +80,7 @@ class SpoolWriter:
                     exchange.content_type,
                     exchange.location,
                     exchange.headers_kernel,
-                    exchange.connected_ns,
+                    exchange.began_ns,
                 )
             )
         for n, entries in exchange.packed:

@@ -62,7 +62,10 @@ typedef struct {
     Buffer raw, raw_reads;         /* what came before Python knew the head: bytes, and their `Stamped` */
     struct iovec request[2];       /* while ARMED: what is to be sent; Python's memory, which it keeps */
     int64_t due_ns;                /* and when */
-    int64_t sent_ns, sent_bytes;   /* when it began to leave (NEVER: not yet), and how much of it did */
+    struct sockaddr_storage peer;  /* whom to connect to first */
+    socklen_t peer_n;              /* 0: it is connected */
+    int64_t began_ns;              /* when it did so, or began to send on a connection that was there */
+    int64_t sent_ns, sent_bytes;   /* when the request began to leave (NEVER: not yet), and how much of it did */
 } Conn;
 
 typedef struct {
@@ -74,7 +77,7 @@ typedef struct {
     int32_t slot;
     uint32_t flags;
     int32_t code, surplus;
-    int64_t t_ns, sent_ns, sent_bytes;
+    int64_t t_ns, began_ns, sent_ns, sent_bytes;
 } Event;                           /* what Python must act on */
 
 typedef struct {
@@ -281,14 +284,18 @@ static int take(Reader *r, Conn *c, uint32_t slot, size_t want) {
     return c->watched && (size_t)got == want;
 }
 
-/* The attempt to connect has ended, well or not. */
-static void connected(Reader *r, Conn *c, uint32_t slot) {
-    socklen_t n = sizeof c->code;
-    if (getsockopt(c->fd, SOL_SOCKET, SO_ERROR, &c->code, &n)) c->code = errno;
+static void send_now(Reader *r, Conn *c, uint32_t slot);
+
+/* The attempt to connect has ended, well (0) or not (errno). A request that waits for it leaves. */
+static void connected(Reader *r, Conn *c, uint32_t slot, int code) {
+    int waits = c->peer_n;
     unwatch(r, c);
-    c->state = IDLE;
-    if (!c->code) watch(r, c, slot);
-    tell(r, c, slot, CONNECTED);
+    c->code = code;
+    c->peer_n = 0;
+    c->state = waits ? code ? OVER : HEAD : IDLE;
+    if (!code) watch(r, c, slot);
+    if (waits && !code) send_now(r, c, slot);
+    else tell(r, c, slot, CONNECTED);
 }
 
 /* Look at the queue first, and read event by event but for the last. Whether there may be more. */
@@ -310,7 +317,9 @@ static int take_one_by_one(Reader *r, Conn *c, uint32_t slot) {
  * may wait at the beginning of an answer, and when we come half as late again as its events use to be apart. */
 static void visit(Reader *r, Conn *c, uint32_t slot, int closing) {
     if (c->state == CONNECTING) {
-        connected(r, c, slot);
+        int code = 0;
+        socklen_t n = sizeof code;
+        connected(r, c, slot, getsockopt(c->fd, SOL_SOCKET, SO_ERROR, &code, &n) ? errno : code);
         return;
     }
     int64_t before = c->last_ns, waited = before == NEVER ? 0 : now_ns() - before, gap;
@@ -377,13 +386,30 @@ static void send_now(Reader *r, Conn *c, uint32_t slot) {
     else tell(r, c, slot, SENT);
 }
 
+/* Begin to connect; on the loopback that is done at once. */
+static void connect_now(Reader *r, Conn *c, uint32_t slot) {
+    const struct sockaddr *peer = (const struct sockaddr *)&c->peer;
+    int code = connect(c->fd, peer, c->peer_n) ? errno : 0;
+    if (code == EINPROGRESS) code = connect(c->fd, peer, c->peer_n) ? errno : 0;
+    if (code == EALREADY) {
+        c->state = CONNECTING;
+        watch(r, c, slot);
+        code = c->watched ? 0 : errno;
+        if (!code) return;
+    }
+    connected(r, c, slot, code == EISCONN ? 0 : code);
+}
+
 /* Send what is due. */
 static void send_due(Reader *r, int64_t now) {
     while (r->n_due && r->due[0].due_ns <= now) {
         Due due = pop_due(r);
         Conn *c = r->conns[due.slot];
-        int wanted = c->state == ARMED && c->user == due.user && c->due_ns == due.due_ns;
-        if (wanted && c->watched) send_now(r, c, due.slot);
+        if (c->state == ARMED && c->user == due.user && c->due_ns == due.due_ns) {
+            c->began_ns = now_ns();
+            if (c->peer_n) connect_now(r, c, due.slot);
+            else if (c->watched) send_now(r, c, due.slot);
+        }
         if (!r->n_due || r->due[0].due_ns > now) now = now_ns();
     }
 }
@@ -509,8 +535,9 @@ static int grow(Reader *r) {
     return 1;
 }
 
-/* Read this descriptor from now on (once it is connected, when it is `connecting`); its slot, or -errno. */
-API int pdd_add(Reader *r, int fd, int connecting) {
+/* Read this descriptor: from now on (`how` 0), from when it is connected (1), or not yet, for pdd_arm will connect it (2).
+ * Its slot, or -errno. */
+API int pdd_add(Reader *r, int fd, int how) {
     int slot = -ENOMEM;
     pthread_mutex_lock(&r->lock);
     if (r->n_free || grow(r)) {
@@ -521,11 +548,12 @@ API int pdd_add(Reader *r, int fd, int connecting) {
             slot = -ENOMEM;
         } else {
             c->fd = fd;
-            c->state = connecting ? CONNECTING : IDLE;
+            c->state = how == 1 ? CONNECTING : IDLE;
             c->flags = 0;
             c->code = 0;
-            watch(r, c, (uint32_t)slot);
-            if (c->watched) r->n_free--;
+            c->peer_n = 0;
+            if (how != 2) watch(r, c, (uint32_t)slot);
+            if (c->watched || how == 2) r->n_free--;
             else slot = -errno;
         }
     }
@@ -571,15 +599,19 @@ API int pdd_begin(Reader *r, int slot, uint32_t index) {
     return good;
 }
 
-/* After pdd_begin: the request leaves at `due_ns` (CLOCK_MONOTONIC), and only then is an answer expected. Its bytes stay
- * Python's, which keeps them until it was told SENT or has called pdd_disarm. 0: no memory. */
-API int pdd_arm(Reader *r, int slot, const uint8_t *head, int64_t n_head, const uint8_t *body, int64_t n_body, int64_t due_ns) {
+/* After pdd_begin: the request leaves at `due_ns` (CLOCK_MONOTONIC), or as soon as the connection to `peer` is there that
+ * is begun then, and only then is an answer expected. Its bytes stay Python's, which keeps them until it was told SENT or
+ * CONNECTED, or has called pdd_disarm. 0: no memory. */
+API int pdd_arm(Reader *r, int slot, const uint8_t *head, int64_t n_head, const uint8_t *body, int64_t n_body,
+                const uint8_t *peer, int n_peer, int64_t due_ns) {
     pthread_mutex_lock(&r->lock);
     Conn *c = r->conns[slot];
     int soonest = !r->n_due || due_ns < r->due[0].due_ns, known = push_due(r, (Due){due_ns, (uint32_t)slot, c->user});
     if (known) {
         if (c->state == HEAD) c->state = ARMED;
         c->due_ns = due_ns;
+        c->peer_n = (size_t)n_peer <= sizeof c->peer ? (socklen_t)n_peer : 0;
+        if (c->peer_n) memcpy(&c->peer, peer, c->peer_n);
         c->request[0] = (struct iovec){(void *)head, (size_t)n_head};
         c->request[1] = (struct iovec){(void *)body, (size_t)n_body};
         if (soonest) set_timer(r);
@@ -588,12 +620,13 @@ API int pdd_arm(Reader *r, int slot, const uint8_t *head, int64_t n_head, const 
     return known;
 }
 
-/* When the armed request began to leave; -1: it has not, and will not any more. */
-API int64_t pdd_disarm(Reader *r, int slot) {
+/* When the armed request began to leave; -1: it has not, and will not any more. `began_ns`: when it began to connect. */
+API int64_t pdd_disarm(Reader *r, int slot, int64_t *began_ns) {
     pthread_mutex_lock(&r->lock);
     Conn *c = r->conns[slot];
-    if (c->state == ARMED) c->state = OVER;
+    if (c->state == ARMED || (c->state == CONNECTING && c->peer_n)) c->state = OVER;
     int64_t t_ns = c->sent_ns;
+    *began_ns = c->began_ns;
     pthread_mutex_unlock(&r->lock);
     return t_ns;
 }
@@ -683,7 +716,7 @@ API int pdd_events(Reader *r, Event *out, int most) {
         c->queued = 0;
         if (!c->flags) continue;
         out[n++] = (Event){slot, c->flags, c->code, c->framing.surplus, c->flags & HEAD_CAME ? c->last_ns : c->over_ns,
-                           c->sent_ns, c->sent_bytes};
+                           c->began_ns, c->sent_ns, c->sent_bytes};
         c->flags = 0;
     }
     r->woken = !!r->n_queued;

@@ -7,6 +7,7 @@ import ctypes
 import errno
 import os
 import socket
+import struct
 import time
 from collections.abc import Callable
 
@@ -21,8 +22,7 @@ from pddbench.replay.raw_connection import MAX_ERROR_BODY_BYTES, MAX_RESPONSE_BY
 MAX_HELD_BYTES = 256 << 20  # of all connections: then the thread stops reading until Python has taken some
 MAX_HELD_ONE_BYTES = 8 << 20
 LEAD_NS = 20_000_000  # requests are prepared so long before they are due: more than the interpreter is ever late
-_LATEST_NS = 200_000  # what is due sooner than that leaves from here
-_EVENTS = 256
+_EVENTS, _TO_CONNECT = 256, 2
 _HEAD, _DONE, _FAULT, _CLOSED, _TOO_LARGE, _UNASKED, _FULL, _CONNECTED, _SENT = (1 << bit for bit in range(9))
 _UNTIL_CLOSE, _COUNTED, _CHUNKED = range(3)
 _WRONG = {
@@ -35,7 +35,8 @@ _WRONG = {
 class _Event(ctypes.Structure):
     _fields_ = (
         ("slot", ctypes.c_int32), ("flags", ctypes.c_uint32), ("code", ctypes.c_int32), ("surplus", ctypes.c_int32),
-        ("t_ns", ctypes.c_int64), ("sent_ns", ctypes.c_int64), ("sent_bytes", ctypes.c_int64),
+        ("t_ns", ctypes.c_int64), ("began_ns", ctypes.c_int64), ("sent_ns", ctypes.c_int64),
+        ("sent_bytes", ctypes.c_int64),
     )  # fmt: skip
 
 
@@ -68,10 +69,7 @@ class NativeReader:
         if code not in (0, errno.EISCONN, errno.EALREADY):
             raise OSError(code, os.strerror(code))
         waits = code == errno.EALREADY
-        slot = self.c.pdd_add(self.handle, sock.fileno(), waits)
-        if slot < 0:
-            raise OSError(-slot, os.strerror(-slot))
-        self._connections[slot] = made = NativeConnection(sock, self, slot, hide, secrets)
+        made = self._add(sock, int(waits), hide, secrets)
         if waits:
             made.connected = self._loop.create_future()
             try:
@@ -79,6 +77,21 @@ class NativeReader:
             except BaseException:
                 made.close()
                 raise
+        return made
+
+    def prepare(
+        self, sock: socket.socket, address: tuple[object, ...], hide: Callable[[str], str], secrets: list[str]
+    ) -> Connection | None:
+        """See `SocketReader.prepare`."""
+        made = self._add(sock, _TO_CONNECT, hide, secrets)
+        made.peer = peer_of(sock.family, address)
+        return made
+
+    def _add(self, sock: socket.socket, how: int, hide: Callable[[str], str], secrets: list[str]) -> NativeConnection:
+        slot = self.c.pdd_add(self.handle, sock.fileno(), how)
+        if slot < 0:
+            raise OSError(-slot, os.strerror(-slot))
+        self._connections[slot] = made = NativeConnection(sock, self, slot, hide, secrets)
         return made
 
     def remove(self, slot: int) -> None:
@@ -123,6 +136,11 @@ class NativeReader:
             raise MemoryError
         return ctypes.string_at(self._bytes.value or 0, n) if n else b""
 
+    def disarm(self, slot: int) -> tuple[int, int]:
+        """When an armed request began to leave (-1: not, and it will not), and when it began to connect."""
+        sent_ns = int(self.c.pdd_disarm(self.handle, slot, self._t_ns))
+        return sent_ns, self._t_ns.value
+
     def body(self, slot: int, kind: int, length: int, skip: int, room: int, private: bool) -> tuple[int, bytes | None]:
         """How the body is delimited; our stamp and the kernel's of the read that completed the head."""
         stamped = self.c.pdd_body(self.handle, slot, kind, length, skip, room, private, self._t_ns, self._stamp)
@@ -140,7 +158,7 @@ class NativeReader:
                 if flags & _CONNECTED:
                     connection.opened(event.code)
                 if flags & _SENT:
-                    connection.has_left(event.sent_ns, event.sent_bytes)
+                    connection.has_left(event.began_ns, event.sent_ns, event.sent_bytes)
                 if flags & _HEAD:
                     connection.head_came()
                 if flags & _FULL:
@@ -156,7 +174,7 @@ class NativeReader:
 class NativeConnection(Connection):
     """A connection that the thread reads. It holds an answer's reads until they are collected or gathered."""
 
-    __slots__ = ("_body", "_reader", "_request", "_send_rest", "_slot", "connected")
+    __slots__ = ("_body", "_reader", "_request", "_send_rest", "_slot", "connected", "peer")
 
     def __init__(
         self, sock: socket.socket, reader: NativeReader, slot: int, hide: Callable[[str], str], secrets: list[str]
@@ -167,9 +185,14 @@ class NativeConnection(Connection):
         self._request: tuple[bytes, bytes] | None = None  # what the thread is to send: its memory until it has
         self._send_rest: Callable[[bytes], None] = _nothing
         self.connected: asyncio.Future[None] | None = None
+        self.peer = b""  # whom the thread is to connect to when the request is due
 
     def opened(self, code: int) -> None:
         """The attempt to connect has ended: 0, or why it failed (errno)."""
+        if self._request is not None:  # which waited for it
+            self.reusable = False
+            self.lost(OSError(code, os.strerror(code)))
+            return
         if self.connected is None or self.connected.done():
             return
         if code:
@@ -192,21 +215,21 @@ class NativeConnection(Connection):
     def arm(self, head: bytes, body: bytes, send_rest: Callable[[bytes], None]) -> bool:
         """See `Connection.arm`."""
         due_ns = self.exchange.due_ns
-        if self._slot < 0 or due_ns - time.monotonic_ns() < _LATEST_NS:
+        if self._slot < 0 or (not self.peer and due_ns <= time.monotonic_ns()):
             return False
-        reader = self._reader
-        self._request, self._send_rest = (head, body), send_rest
-        if not reader.c.pdd_arm(reader.handle, self._slot, head, len(head), body, len(body), due_ns):
+        c, handle, peer = self._reader.c, self._reader.handle, self.peer
+        self._request, self._send_rest, self.peer = (head, body), send_rest, b""
+        if not c.pdd_arm(handle, self._slot, head, len(head), body, len(body), peer, len(peer), due_ns):
             raise MemoryError
         return True
 
-    def has_left(self, sent_ns: int, n_bytes: int) -> None:
+    def has_left(self, began_ns: int, sent_ns: int, n_bytes: int) -> None:
         """The request began to leave then; so much of it was taken by the socket (-1: the connection is broken)."""
         if self._request is None:
             return
         (head, body), self._request = self._request, None
         exchange = self.exchange
-        exchange.sent_ns, exchange.changed = sent_ns, True
+        exchange.began_ns, exchange.sent_ns, exchange.changed = began_ns, sent_ns, True
         exchange.last_byte_ns = max(exchange.last_byte_ns, sent_ns)
         if n_bytes < 0:
             self.reusable = False
@@ -216,9 +239,9 @@ class NativeConnection(Connection):
     def _disarm(self) -> None:
         """The request does not leave any more, unless it has."""
         if self._request is not None and self._slot >= 0:
-            sent_ns = int(self._reader.c.pdd_disarm(self._reader.handle, self._slot))
+            sent_ns, began_ns = self._reader.disarm(self._slot)
             if sent_ns >= 0:
-                self.exchange.sent_ns, self.exchange.changed = sent_ns, True
+                self.exchange.began_ns, self.exchange.sent_ns, self.exchange.changed = began_ns, sent_ns, True
         self._request = None
 
     def last_byte_ns(self) -> int:
@@ -314,6 +337,16 @@ class NativeConnection(Connection):
             self._slot = -1
 
 
+def peer_of(family: socket.AddressFamily, address: tuple[object, ...]) -> bytes:
+    """An address as the system has it: `struct sockaddr_in` (ip(7)) or `sockaddr_in6` (ipv6(7))."""
+    host, port, *more = address
+    number = socket.inet_pton(family, str(host).partition("%")[0])
+    if family == socket.AF_INET:
+        return struct.pack("=H", family) + struct.pack("!H", port) + number + bytes(8)
+    flow, scope = more
+    return struct.pack("=H", family) + struct.pack("!HI", port, flow) + number + struct.pack("=I", scope)
+
+
 def _nothing(rest: bytes) -> None:
     """For a connection that never sent anything."""
 
@@ -325,5 +358,5 @@ def _framing(body: Body) -> tuple[int, int]:
     return (_COUNTED, body.left) if isinstance(body, Counted) else (_UNTIL_CLOSE, 0)
 
 
-assert ctypes.sizeof(_Event) == 40
+assert ctypes.sizeof(_Event) == 48
 assert ANCILLARY_BYTES >= STAMP_BYTES
