@@ -158,7 +158,7 @@ class _Engine:
             if self._job.on_zero is not None:
                 self._job.on_zero(t0_ns)
             self._arm_window(t0_ns)
-            self._health = HealthMonitor(self._pacer, lambda: len(self._flying), self._transport, self._recorder.write)
+            self._health = HealthMonitor(self._pacer, self._in_flight, self._transport, self._recorder.write)
         self._look_ahead()
         self._arm_root()
         await self._over.wait()
@@ -363,8 +363,11 @@ class _Engine:
             for index in filterfalse(self._recorded_already.__getitem__, self._part):
                 self._not_sent(index, "interrupted" if self._interrupted else "run_ended")
 
+    def _in_flight(self) -> int:
+        return len(self._flying) - self._recorder.early
+
     def _show(self) -> None:
-        self._counts.in_flight = len(self._flying)
+        self._counts.in_flight = self._in_flight()
         if self._job.progress is not None:
             self._job.progress(self._counts)
 

@@ -52,6 +52,11 @@ class Recorder:
         else:
             self.write(handed)
 
+    @property
+    def early(self) -> int:
+        """How many have been prepared and are not due yet."""
+        return len(self._early)
+
     def forget(self, exchange: Exchange) -> None:
         """It was taken back before it was due."""
         self._early.pop(exchange.index, None)

@@ -228,6 +228,11 @@ class Spool:
         kinds = [self._map[at + 4] for at in self._offsets.tolist()]
         return kinds.count(handed), kinds.count(handed) - kinds.count(ended)
 
+    def let_go(self) -> None:
+        """What was read of the file need not stay in memory; it is read again when it is asked for."""
+        if hasattr(mmap, "MADV_DONTNEED"):
+            self._map.madvise(mmap.MADV_DONTNEED)
+
     def close(self) -> None:
         """Unmap the file."""
         self._map.close()

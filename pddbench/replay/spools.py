@@ -83,6 +83,11 @@ class Spools:
         counts = [spool.count_sent() for _, spool in self._parts]
         return sum(sent for sent, _ in counts), sum(open_ for _, open_ in counts)
 
+    def let_go(self) -> None:
+        """See `Spool.let_go`."""
+        for _, spool in self._parts:
+            spool.let_go()
+
     def close(self) -> None:
         """Unmap the files."""
         for _, spool in self._parts:

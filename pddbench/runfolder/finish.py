@@ -55,6 +55,7 @@ __all__ = [
 ]
 
 ROWS_A_GROUP = 2048
+GROUPS_HELD = 16  # after so many, what was read of the spools may leave memory
 KILLED = "the run was killed while this request was in flight"
 _AS_SENT = ("input_tokens_sent", "cached_tokens_possible", "cached_tokens_ceiling")
 _FROM_STREAM = (
@@ -131,6 +132,8 @@ class _Finisher:
                         events.append(event)
                     writer.write_table(events_table(events, self._facts.arm, self._facts.repeat))
                     yield rows
+                    if first // ROWS_A_GROUP % GROUPS_HELD == GROUPS_HELD - 1:
+                        self._spools.let_go()
 
             self._write("rows", REQUESTS, groups())
 

@@ -9,6 +9,7 @@ import os
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -21,6 +22,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from replay_kit import body, plan, request, result, run
 from replay_server import Reply, plain, stream, truth_server
+from replay_sockets import read_request, served
 from replay_streams import last, text
 
 from pddbench.errors import InputError, WorldError
@@ -173,6 +175,26 @@ async def test_an_error_that_repeats_the_key_slowly(tmp_path, make, monkeypatch)
         )  # fmt: skip
     assert result(spool, 0).error == "HTTP 401: bad key ***"
     assert b"very-" not in spool.path.read_bytes()
+
+
+@READERS
+@pytest.mark.parametrize("sent", [b"", b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n" + GOOD[0]])
+async def test_a_reset(make, sent):
+    """Without it a server that crashed would pass for one that ended its answer: a body without a length is over when
+    the connection is closed."""  # fmt: skip
+
+    def crash(connection):
+        read_request(connection)
+        connection.sendall(sent)
+        time.sleep(0.1)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+    with served(crash) as url:
+        client = RawClient(Target(url=url), make)
+        exchange = await exchange_of(client)
+        await client.close()
+    assert exchange.ending == ("broken" if sent else "connection"), exchange.error
+    assert "Connection reset by peer" in exchange.error
 
 
 async def exchange_of(client, number=0):

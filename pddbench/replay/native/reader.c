@@ -302,6 +302,10 @@ static void connected(Reader *r, Conn *c, uint32_t slot, int code) {
 static int take_one_by_one(Reader *r, Conn *c, uint32_t slot) {
     uint32_t ends[MAX_EVENTS_A_LOOK], done = 0;
     ssize_t n = recv(c->fd, r->seen, READ_BYTES, MSG_PEEK | MSG_DONTWAIT);
+    if (n < 0 && errno != EAGAIN && errno != EINTR) {  /* an error is told once: the next read would find a close */
+        end(r, c, slot, FAULT, errno);
+        return 0;
+    }
     int found = n > 0 ? ends_of(r->seen, (size_t)n, ends, MAX_EVENTS_A_LOOK) : 0;
     r->looks++;
     r->exact += found > 1;

@@ -1,0 +1,78 @@
+"""A link that fails under the real mini-PDD: what was under way waits, and nothing is lost, doubled or changed."""
+
+import pytest
+
+from pddbench.runfolder.load import load
+from tests.engines.engine_kit import require
+from tests.run.run_kit import BUSY, pddbench, small_rows, write_trace
+
+pytestmark = pytest.mark.slow
+
+DOWN_S, TIMES = 0.8, 3
+LONG_TOKENS = 700
+EXPERIMENT = f"""
+name = "mini"
+[workload]
+trace = "small.trace.jsonl"
+max_concurrency = 1
+[emulator]
+threshold_s = 0
+[wan]
+one_way_ms = 5
+rate_mbit = 200
+events = ["flap 1 {DOWN_S} 1.5 {TIMES}"]
+[[arm]]
+name = "naive"
+engine = "llamacpp"
+deployment = "naive"
+[[arm]]
+name = "pdd"
+engine = "llamacpp"
+deployment = "pdd"
+"""
+
+
+@pytest.fixture(scope="module")
+def flapped(tmp_path_factory):
+    """Two arms over a link of packets that fails three times while long answers stream."""
+    require("xllamacpp")
+    folder = tmp_path_factory.mktemp("flap")
+    rows = small_rows(3, turns=2, gap_s=0.05, tokens=300, start_gap_s=0.1, output=20)
+    for row in rows:
+        row["output_tokens"] = LONG_TOKENS if row["turn"] == 1 else 20
+    write_trace(folder / "small.trace.jsonl", rows)
+    (folder / "mini.toml").write_text(EXPERIMENT)
+    for number in range(3):  # a machine that is busy for a moment voids a run, rightly: then it is made again
+        out = folder / f"run{number}"
+        done = pddbench("run", folder / "mini.toml", "--wan", "tun", "--out", out, "--allow", "throttle", *BUSY)
+        if done.returncode != 98:
+            break
+    assert done.returncode == 0, done.stdout + done.stderr
+    return load(out), done.stdout + done.stderr
+
+
+def test_answers_stay_whole(flapped):
+    """Without it a token that was under way when the link failed could be lost, doubled or made anew."""
+    run, _ = flapped
+    requests = run.requests
+    assert (requests["outcome"] == "ok").all()
+    naive, pdd = (requests[requests["arm"] == arm].set_index("request_id") for arm in ("naive", "pdd"))
+    assert naive["output_sha256"].equals(pdd["output_sha256"])
+    assert (requests["completion_tokens"] == requests["output_tokens_planned"]).all()
+    for arm in ("naive", "pdd"):
+        server = run.server
+        checked = server[(server["arm"] == arm) & (server["process"] == "exactness")].set_index("metric")["value"]
+        assert checked["replies"] == 7 and checked["differing"] == 0  # the preflight too
+
+
+def test_the_failures_happened_and_were_felt(flapped):
+    """Without it an event that never reached the link would pass for a deployment that bears it."""
+    run, said = flapped
+    for entry in run.manifest["runs"]:
+        changes = entry["link_changes"]
+        assert len(changes) == 2 * TIMES, changes
+    assert "flap" in said
+    gaps_ns = run.requests["max_gap_ns"].groupby(run.requests["arm"]).max()
+    first_ns = (run.requests["first_token_ns"] - run.requests["due_ns"]).groupby(run.requests["arm"]).max()
+    for arm in ("naive", "pdd"):  # a stream or a first token waited for the link
+        assert max(gaps_ns[arm], first_ns[arm]) > 0.9 * DOWN_S * 1e9
