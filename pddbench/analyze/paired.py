@@ -87,7 +87,7 @@ def pair(a: Side, b: Side) -> Pair:
     same = (left["plan_sha256"] == right["plan_sha256"]).to_numpy(dtype=bool, na_value=False)
     sessions = sorted(set(left["session_id"][same]))
     data_a = ArmData(_lines(left[same]), a.gaps, sessions, a.cost_per_hour, None, a.cut_window_s)
-    weights = data_a.weights if sessions else np.empty((0, 0))
+    weights = data_a.weights if sessions else np.empty((0, 0), dtype=np.uint16)
     data_b = ArmData(_lines(right[same]), b.gaps, sessions, b.cost_per_hour, weights, b.cut_window_s)
     return Pair(data_a, data_b, len(a.rows) + len(b.rows) - 2 * len(both), int((~same).sum()))
 

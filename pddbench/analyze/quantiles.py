@@ -14,9 +14,11 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
+Weights = NDArray[np.uint16]  # (draws, sessions): how often each session counts
 Codes = NDArray[np.int64] | NDArray[np.int32]  # of sessions or rows; the narrow ones are for a hundred million gaps
 
 _MOST_CELLS = 20_000_000  # of the table of sessions by block
+_CELLS_AT_ONCE = 4_000_000  # of a matrix of weights
 _SLACK = 1e-9  # q*n that is a whole number must not be pushed over it by rounding
 
 
@@ -38,11 +40,27 @@ def sorted_quantile(ascending: Floats, q: float) -> float:
     return float(ascending[rank(q, len(ascending))]) if len(ascending) else math.nan
 
 
-def session_weights(sessions: int, draws: int, seed: int) -> Floats:
+def session_weights(sessions: int, draws: int, seed: int) -> Weights:
     """(draws, sessions): how often each session comes up when `sessions` of them are drawn with replacement."""
     rng = np.random.default_rng(seed)
-    picks = rng.integers(0, sessions, (draws, sessions)) + np.arange(draws)[:, None] * sessions
-    return np.bincount(picks.ravel(), minlength=draws * sessions).reshape(draws, sessions).astype(np.float64)
+    out = np.empty((draws, sessions), dtype=np.uint16)  # of a hundred thousand sessions this is what takes the memory
+    for some in _blocks(draws, sessions):
+        picks = rng.integers(0, sessions, (len(some), sessions))
+        picks += np.arange(len(some))[:, None] * sessions
+        out[some] = np.bincount(picks.ravel(), minlength=picks.size).reshape(picks.shape)
+    return out
+
+
+def weighted_sums(weights: Weights, values: Floats) -> Floats:
+    """`weights @ values` for values of shape (sessions,) or (sessions, k): (draws,) or (draws, k)."""
+    blocks = _blocks(*weights.shape)
+    return np.concatenate([weights[some].astype(np.float64) @ values for some in blocks] or [np.empty(0)])
+
+
+def _blocks(draws: int, sessions: int) -> list[range]:
+    """The draws in parts that are small in memory."""
+    size = max(1, _CELLS_AT_ONCE // max(1, sessions))
+    return [range(first, min(first + size, draws)) for first in range(0, draws, size)]
 
 
 class SessionQuantiles:
@@ -69,11 +87,11 @@ class SessionQuantiles:
         upto: Floats = counts.cumsum(axis=0).astype(np.float64)
         return upto
 
-    def at(self, q: float, weights: Floats) -> Floats:
+    def at(self, q: float, weights: Weights) -> Floats:
         """(draws,) quantiles under (draws, sessions) weights; NaN for a draw without any row."""
         if len(self.ascending) == 0:
             return np.full(len(weights), math.nan)
-        reached = weights @ self._upto.T
+        reached = weighted_sums(weights, self._upto.T)
         total = reached[:, -1]
         need = np.ceil(q * total - _SLACK)
         block = (reached < need[:, None]).sum(axis=1)
@@ -81,7 +99,7 @@ class SessionQuantiles:
         found = self._inside(block, need - before, weights)
         return np.where(total > 0, found, math.nan)
 
-    def _inside(self, block: Ints, need: Floats, weights: Floats) -> Floats:
+    def _inside(self, block: Ints, need: Floats, weights: Weights) -> Floats:
         """The value in each draw's block at which the weight reaches `need`."""
         n = len(self.ascending)
         rows = block[:, None] * self._block + np.arange(self._block)

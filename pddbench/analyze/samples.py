@@ -18,7 +18,17 @@ from pddbench.analyze import intervals, metrics, registry
 from pddbench.analyze.gaps import Gaps, seam_gap, seam_stall, token_gaps
 from pddbench.analyze.intervals import Figure, number
 from pddbench.analyze.money import CACHED_PRICE, NO_PRICE, OUTPUT_PRICE, PRICE_WEIGHTS
-from pddbench.analyze.quantiles import Bools, Codes, Floats, Ints, SessionQuantiles, session_weights, sorted_quantile
+from pddbench.analyze.quantiles import (
+    Bools,
+    Codes,
+    Floats,
+    Ints,
+    SessionQuantiles,
+    Weights,
+    session_weights,
+    sorted_quantile,
+    weighted_sums,
+)
 from pddbench.analyze.window import CUT
 
 if TYPE_CHECKING:
@@ -77,14 +87,15 @@ class Ratio:
         """The ratio; NaN when there is nothing below."""
         return float(_divide(self.above.sum(), self.below.sum()))
 
-    def draws(self, weights: Floats) -> Floats:
+    def draws(self, weights: Weights) -> Floats:
         """(draws,) ratios under (draws, sessions) weights."""
         infinite = np.isinf(self.above)
-        top = weights @ np.where(infinite, 0.0, self.above)
-        top = np.where(weights @ infinite.astype(np.float64) > 0, np.inf, top)
-        return _divide(top, weights @ self.below)
+        sums = weighted_sums(
+            weights, np.column_stack([np.where(infinite, 0.0, self.above), self.below, infinite.astype(np.float64)])
+        )
+        return _divide(np.where(sums[:, 2] > 0, np.inf, sums[:, 0]), sums[:, 1])
 
-    def figure(self, unit: str, weights: Floats) -> Figure:
+    def figure(self, unit: str, weights: Weights) -> Figure:
         """The ratio with the percentile interval of its draws."""
         figure = Figure(unit=unit, rows=self.rows, sessions=self.seen, withheld=self.blank)
         if self.blank or self.rows == 0:
@@ -119,7 +130,7 @@ class ArmData:
         gaps: Gaps | None,
         sessions: Sequence[str],
         cost_per_hour: float | None = None,
-        weights: Floats | None = None,
+        weights: Weights | None = None,
         cut_window_s: float | None = None,
     ) -> None:
         self.rows = rows
@@ -139,7 +150,7 @@ class ArmData:
         return found
 
     @cached_property
-    def weights(self) -> Floats:
+    def weights(self) -> Weights:
         """The (draws, sessions) bootstrap weights shared by all arms of a comparison."""
         return session_weights(len(self.sessions), DRAWS, SEED) if self._weights is None else self._weights
 

@@ -10,7 +10,7 @@ import numpy as np
 from pddbench.analyze.binomial import t_quantile
 from pddbench.analyze.gaps import seam_gap, seam_stall
 from pddbench.analyze.intervals import Figure, draws_interval, number
-from pddbench.analyze.quantiles import Floats
+from pddbench.analyze.quantiles import Floats, weighted_sums
 from pddbench.analyze.registry import METRICS
 from pddbench.analyze.samples import ArmData
 from pddbench.claims.model import NotTestable
@@ -71,8 +71,8 @@ def spread(arm: ArmData, metric: str) -> tuple[float, Floats]:
     x = found.values - found.values.mean()  # shifted: squares of small differences keep their digits
     count, first, second = by_session(np.ones_like(x)), by_session(x), by_session(x * x)
     with np.errstate(divide="ignore", invalid="ignore"):
-        n = arm.weights @ count
-        draws = np.sqrt(np.maximum((arm.weights @ second) / n - ((arm.weights @ first) / n) ** 2, 0.0))
+        n, sums, squares = weighted_sums(arm.weights, np.column_stack([count, first, second])).T
+        draws = np.sqrt(np.maximum(squares / n - (sums / n) ** 2, 0.0))
     return float(x.std()), draws
 
 

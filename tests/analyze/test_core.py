@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pddbench.analyze import quantiles
 from pddbench.analyze.metrics import completion_by_session, request_metrics, window_s
-from pddbench.analyze.quantiles import SessionQuantiles, quantile, session_weights
+from pddbench.analyze.quantiles import SessionQuantiles, quantile, session_weights, weighted_sums
 from pddbench.errors import InputError
 from pddbench.runfolder.load import load
 
@@ -73,6 +74,18 @@ def test_session_quantiles_are_exact(n, sessions, seed, q):
     for w, g in zip(weights, got, strict=True):
         full = np.repeat(values, w[code].astype(int))
         assert (math.isnan(g) and len(full) == 0) or g == quantile(full, q)
+
+
+def test_weights_do_not_depend_on_how_they_are_made(monkeypatch):
+    """Without it the interval of a large run would be another than that of the same run elsewhere."""
+    values = np.random.default_rng(3).random((500, 2))
+    whole = session_weights(500, 40, 1)
+    sums = weighted_sums(whole, values)
+    assert (whole.sum(axis=1) == 500).all() and np.allclose(sums, whole.astype(float) @ values, rtol=1e-12)
+    monkeypatch.setattr(quantiles, "_CELLS_AT_ONCE", 3000)
+    assert (session_weights(500, 40, 1) == whole).all()
+    assert np.allclose(weighted_sums(whole, values), sums, rtol=1e-12)
+    assert weighted_sums(whole, values[:, 0]).shape == (40,)
 
 
 def test_request_metrics_edges(tmp_path):
