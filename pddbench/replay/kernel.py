@@ -1,8 +1,9 @@
 """Kernel receive stamps (`SO_TIMESTAMPNS`): asked for on a socket, kept raw while a run is on, converted after it.
 
 The kernel stamps a segment when it arrives, on CLOCK_REALTIME. The difference of that clock to CLOCK_MONOTONIC is
-sampled through the run; a stamp is converted with the difference interpolated at the read. Where two samples differ
-by more than a clock can be slewed, CLOCK_REALTIME was set in between, and the stamps from that time are not used.
+sampled through the run; a stamp is converted with the difference at the stamp itself, so that equal stamps
+stay equal and keep their order, whenever they were read. Where two samples differ by more than a clock can be slewed,
+CLOCK_REALTIME was set in between, and the stamps of reads from that time are not used.
 """
 
 from __future__ import annotations
@@ -58,17 +59,21 @@ class KernelClock:
     def __init__(self, offsets: Sequence[Offset]) -> None:
         self._t = [t_ns for t_ns, _ in offsets]
         self._offset = [offset for _, offset in offsets]
-        self.steps = sum(self._stepped(i) for i in range(len(offsets) - 1))
+        self._real = [t_ns + offset for t_ns, offset in offsets]
+        cuts = [i + 1 for i in range(len(offsets) - 1) if self._stepped(i)]
+        self._between = [0, *cuts, len(offsets)]  # the clock was not set among the samples from one to the next
+        self.steps = len(cuts)
         self.rejected = 0
 
     def monotonic_ns(self, raw: bytes, user_ns: int) -> int | None:
         """A raw stamp of a read that we stamped `user_ns`; None when it cannot be used."""
-        offset = self._offset_at(user_ns)
-        if offset is None or len(raw) != _STAMP.size:
+        part = self._part_at(user_ns) if len(raw) == _STAMP.size else None
+        if part is None:
             self.rejected += 1
             return None
         seconds, nanoseconds = _STAMP.unpack(raw)
-        stamp: int = seconds * _NS + nanoseconds - offset
+        real_ns: int = seconds * _NS + nanoseconds
+        stamp = real_ns - self._offset_at(real_ns, *part)
         if stamp > user_ns + TOLERANCE_NS:
             self.rejected += 1
             return None
@@ -79,31 +84,39 @@ class KernelClock:
         import numpy as np
 
         user = np.array(user_ns, dtype=np.int64)
-        first, last = bisect_right(self._t, int(user.min())), bisect_right(self._t, int(user.max()))
-        if not 0 < first <= last < len(self._t) or any(map(self._stepped, range(first - 1, last))):
-            return None  # before the first sample, after the last, or around a step
-        t, offset = (np.array(column[first - 1 : last + 1], dtype=np.int64) for column in (self._t, self._offset))
-        i = np.searchsorted(t, user, side="right") - 1
-        share = (user - t[i]) / (t[i + 1] - t[i])
-        offsets = offset[i] + np.rint(share * (offset[i + 1] - offset[i])).astype(np.int64)
+        part, last_part = self._part_at(int(user.min())), self._part_at(int(user.max()))
+        if part is None or part != last_part:
+            return None  # around a step, or no samples
         seconds, nanoseconds = np.frombuffer(raw, dtype=_STAMP_TYPE).reshape(-1, 2).T
-        stamps = seconds.astype(np.int64) * _NS + nanoseconds - offsets
+        real = seconds.astype(np.int64) * _NS + nanoseconds
+        first = bisect_right(self._real, int(real.min()), *part)
+        last = bisect_right(self._real, int(real.max()), *part)
+        if not part[0] < first <= last < part[1]:
+            return None  # before the first sample, or after the last
+        at, offset = (np.array(column[first - 1 : last + 1], dtype=np.int64) for column in (self._real, self._offset))
+        i = np.searchsorted(at, real, side="right") - 1
+        share = (real - at[i]) / (at[i + 1] - at[i])
+        stamps = real - (offset[i] + np.rint(share * (offset[i + 1] - offset[i])).astype(np.int64))
         if (stamps > user + TOLERANCE_NS).any():
             return None
         found: list[int] = np.minimum(stamps, user).tolist()
         return found
 
-    def _offset_at(self, t_ns: int) -> int | None:
-        """The clocks' difference at a time; None around a step and without samples."""
-        after = bisect_right(self._t, t_ns)
-        if not self._t:
+    def _part_at(self, user_ns: int) -> tuple[int, int] | None:
+        """The samples (from, until) since the clock was set last before a time; None around a step, without samples."""
+        after = bisect_right(self._t, user_ns)
+        if not self._t or (0 < after < len(self._t) and self._stepped(after - 1)):
             return None
-        if after == 0 or after == len(self._t):
-            return self._offset[max(0, after - 1)]
+        i = bisect_right(self._between, max(0, after - 1))
+        return self._between[i - 1], self._between[i]
+
+    def _offset_at(self, real_ns: int, first: int, last: int) -> int:
+        """The clocks' difference at a time on CLOCK_REALTIME, by samples among which it was not set."""
+        after = bisect_right(self._real, real_ns, first, last)
+        if after in (first, last):
+            return self._offset[max(first, after - 1)]
         i = after - 1
-        if self._stepped(i):
-            return None
-        share = (t_ns - self._t[i]) / (self._t[after] - self._t[i])
+        share = (real_ns - self._real[i]) / (self._real[after] - self._real[i])
         return self._offset[i] + round(share * (self._offset[after] - self._offset[i]))
 
     def _stepped(self, i: int) -> bool:
