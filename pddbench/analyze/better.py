@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
 import numpy as np
 
 from pddbench.analyze.intervals import Figure, as_float, draws_interval, number
-from pddbench.analyze.quantiles import Floats, session_weights
-from pddbench.analyze.samples import DRAWS, SEED, ArmData
+from pddbench.analyze.quantiles import Floats, Weights, session_weights
+from pddbench.analyze.samples import DRAWS, SEED
 
 if TYPE_CHECKING:
     from pddbench.analyze.paired import Pair
@@ -69,11 +70,15 @@ def _pairing(pair: Pair, name: str, stat: str, a: Floats, width: float | None) -
     """The unpaired width over the paired one: arm b resampled with weights of its own."""
     if not width:
         return None
-    b = pair.b
-    own = ArmData(b.rows, b.gaps, b.sessions, b.cost_per_hour, session_weights(len(b.sessions), DRAWS, SEED + 1))
+    own = pair.b.draws(name, stat, _own_weights(len(pair.b.sessions)))
     with np.errstate(invalid="ignore"):
-        apart = _width(own.draws(name, stat) - a)
+        apart = _width(own - a)
     return None if apart is None else apart / width
+
+
+@lru_cache(maxsize=1)
+def _own_weights(sessions: int) -> Weights:
+    return session_weights(sessions, DRAWS, SEED + 1)
 
 
 def _verdict(effect: Figure, *, higher_is_better: bool) -> Literal["better", "worse", "no difference seen"]:

@@ -175,13 +175,14 @@ class ArmData:
             return _price(self.cost_per_hour, metric.unit)
         return self.ratio(name, stat).figure(metric.unit, self.weights)
 
-    def draws(self, name: str, stat: str) -> Floats:
-        """(draws,) values of `name.stat` under the shared session weights."""
+    def draws(self, name: str, stat: str, weights: Weights | None = None) -> Floats:
+        """(draws,) values of `name.stat` under session weights; those that arms share unless told."""
+        weights = self.weights if weights is None else weights
         if stat in registry.QUANTILES:
-            return self.values(name).index.at(registry.QUANTILES[stat], self.weights)
+            return self.values(name).index.at(registry.QUANTILES[stat], weights)
         if name == "cost_per_hour":
-            return np.full(len(self.weights), math.nan if self.cost_per_hour is None else self.cost_per_hour)
-        return self.ratio(name, stat).draws(self.weights)
+            return np.full(len(weights), math.nan if self.cost_per_hour is None else self.cost_per_hour)
+        return self.ratio(name, stat).draws(weights)
 
     def point(self, name: str, stat: str) -> float:
         """`name.stat` as a plain number, without regard to refusal."""
