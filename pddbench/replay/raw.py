@@ -100,7 +100,7 @@ class RawClient:
             except (OSError, HttpError, Closed):
                 if exchange.sent_ns is not None:
                     raise  # else the server gave up an idle connection before anything left on it
-        exchange.reused, exchange.began_ns = False, time.monotonic_ns()
+        exchange.reused, exchange.began_ns = False, max(time.monotonic_ns(), exchange.due_ns)
         addresses, failed = await self._resolve(), None
         if (connection := self._prepare(exchange, *addresses[0])) is not None:
             try:

@@ -111,6 +111,21 @@ async def test_nobody_listens(client_for):
     assert time.monotonic_ns() >= exchange.due_ns
 
 
+async def test_a_name_that_is_looked_up_late(client_for, monkeypatch):
+    """Without it the time before a request was due would count as waiting for a connection, and our own lateness be
+    negative."""  # fmt: skip
+
+    async def slow(self):
+        await asyncio.sleep(0.2)
+        return [(socket.AF_INET, ("127.0.0.1", self._port))]
+
+    monkeypatch.setattr(RawClient, "_resolve", slow)
+    async with truth_server(stream(GOOD)) as server:
+        exchange = await perform(client_for(server.url), 0, body(0), 50 * MS)
+    assert exchange.ending == "eof"
+    assert exchange.began_ns == exchange.due_ns and exchange.sent_ns - exchange.due_ns > 100 * MS
+
+
 @pytest.mark.skipif(not socket.has_ipv6, reason="Python was built without IPv6")
 async def test_ipv6(client_for):
     """Without it a request could go to another address than the one that was given."""
