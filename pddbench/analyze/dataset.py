@@ -59,7 +59,7 @@ class Dataset:
     @cached_property
     def arms(self) -> dict[str, ArmData]:
         """Each arm's measured rows; all arms share one list of sessions and one matrix of weights."""
-        measured = self.lines[self.lines["phase"] == "measure"]
+        measured = _only(self.lines, self.lines["phase"] == "measure")
         if self.warmup_s > 0:
             begin = measured.groupby(["arm", "repeat"])["due_s"].transform("min")
             measured = measured[~(measured["due_s"] - begin < self.warmup_s)]
@@ -67,7 +67,7 @@ class Dataset:
         out: dict[str, ArmData] = {}
         weights = None
         for name in self.run.arms:
-            rows = measured[measured["arm"] == name]
+            rows = _only(measured, measured["arm"] == name)
             out[name] = ArmData(rows, self.gaps, sessions, self.cost_per_hour(name), weights, self.cut_window_s(name))
             weights = out[name].weights if sessions else None
         return out
@@ -100,3 +100,8 @@ class Dataset:
     def speed(self, arm: str) -> float:
         """Experiment seconds a wall second: the emulator's speed, 1 for real endpoints."""
         return float(self.arm_facts(arm).get("speed") or 1.0)
+
+
+def _only(rows: pd.DataFrame, wanted: pd.Series) -> pd.DataFrame:
+    """Those rows; all of them without a copy, which of a million takes half a gigabyte."""
+    return rows if wanted.all() else rows[wanted]
