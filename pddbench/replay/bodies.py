@@ -12,6 +12,7 @@ from collections.abc import Callable
 AHEAD_NS = 3_000_000_000
 STEP_NS = 100_000_000  # and so much more at once: the thread is not woken for every request
 MAX_BYTES = 256 << 20
+MOST_REST_NS = 2_000_000
 
 Made = tuple[bytes, str]
 """A body and its SHA-256."""
@@ -34,6 +35,7 @@ class BodyStore:
         self._made: dict[int, Made | Exception] = {}
         self._made_bytes = 0
         self._closed = False
+        self._urgent = True  # what was taken last is due soon, or somebody waits for it
         self.late = 0
         self._thread = threading.Thread(target=self._run, name="bodies", daemon=True)
         self._thread.start()
@@ -91,6 +93,7 @@ class BodyStore:
     def _run(self) -> None:
         """The thread: make what is wanted next until closed."""
         while (index := self._wait()) is not None:
+            began_ns = time.monotonic_ns()
             with self._making:
                 if index not in self._wanted:
                     continue  # taken meanwhile
@@ -100,6 +103,8 @@ class BodyStore:
                 except Exception as error:  # noqa: BLE001  # raised again by `take`
                     made = error
                 self._keep(index, made)
+            if not self._urgent:  # as long again for others: who holds the interpreter holds everybody else up
+                time.sleep(min(time.monotonic_ns() - began_ns, MOST_REST_NS) / 1e9)
 
     def _make(self, index: int) -> Made:
         body = self._bodies(index)
@@ -133,8 +138,10 @@ class BodyStore:
         if self._known:
             wait_ns = self._known[0][0] - AHEAD_NS - time.monotonic_ns()
             if wait_ns <= STEP_NS:
+                self._urgent = wait_ns < -AHEAD_NS // 2
                 return heapq.heappop(self._known)[1], None
         if self._open:
+            self._urgent = False
             return self._open.popleft(), None
         return None, None if wait_ns is None else wait_ns / 1e9
 

@@ -31,7 +31,8 @@ from pddbench.workload.plan import Plan
 from pddbench.workload.requests import as_columns
 
 LEAD_NS = 50_000_000  # from the choice of t0 to t0: what is due at once is then not late
-FIRST_BODIES = 1000
+FIRST_BODIES = 1000  # are there before the clock starts, and those of the first seconds, if it does not take long
+FIRST_WAIT_NS = 5_000_000_000
 
 
 @dataclass
@@ -175,12 +176,19 @@ class _Engine:
         return time.monotonic_ns() + LEAD_NS
 
     async def _first_bodies(self, schedule: Schedule) -> None:
-        """Bodies of the first roots, before the clock starts."""
-        soon = [index for index in schedule.roots[:FIRST_BODIES] if schedule.root_times(index).due_ns < AHEAD_NS]
-        for index in soon:
-            self._bodies.expect(index, schedule.root_times(index).due_ns)
+        """Bodies of the first roots, before the clock starts: made after it they would take the interpreter from it."""
+        soon: list[int] = []
+        for index in schedule.roots:
+            if (due_ns := schedule.root_times(index).due_ns) >= AHEAD_NS:
+                break
+            self._bodies.expect(index, due_ns)
+            soon.append(index)
+        self._next_ahead = len(soon)
+        patience_ns = time.monotonic_ns() + FIRST_WAIT_NS
         while not (self._bodies.ready(soon) or self._stopped()):
-            await asyncio.sleep(0.002)
+            await asyncio.sleep(0.005)
+            if time.monotonic_ns() > patience_ns:
+                del soon[FIRST_BODIES:]
 
     def _stopped(self) -> bool:
         return self._interrupted or self._closed or self._fatal is not None

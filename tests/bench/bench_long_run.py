@@ -109,6 +109,7 @@ def pddbench(*args):
 def test_long_run(tmp_path, figures):
     """Without it something may need all the memory, or an hour, only when a run is as long as it is meant to be."""
     folder = Path(KEEP) if KEEP else tmp_path
+    folder.mkdir(parents=True, exist_ok=True)
     trace, seen = folder / "long.trace.jsonl", {}
     with trace.open("w") as file:
         file.write(json.dumps({"schema_version": 1, "source": "bench"}) + "\n")

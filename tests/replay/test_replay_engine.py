@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 
 import pytest
-from replay_kit import MS, plan, request, result, run
+from replay_kit import MS, body, plan, request, result, run
 from replay_server import Reply, plain, stream, truth_server
 from replay_streams import CASES, last, text
 
+from pddbench.replay.engine import ReplayJob, replay
+from pddbench.replay.exchange import Target
+from pddbench.replay.spool import SpoolWriter
 from pddbench.workload.phases import Window
 
 GOOD = [text("a"), text("b", "stop"), last(2)]
@@ -339,3 +343,23 @@ async def test_a_key_that_the_server_repeats_is_not_kept(tmp_path, monkeypatch, 
     assert KEY not in f"{got.error} {got.finish_reason}"
     assert "*" in f"{got.error} {got.finish_reason}", "what was said is shown, but for the key"
     assert KEY.encode() not in spool.path.read_bytes()
+
+
+async def test_bodies_of_the_first_seconds_are_made_before_the_clock_starts(tmp_path):
+    """Without it a thousand prompts would be made while the first requests are due, and hold up the loop that sends
+    them."""  # fmt: skip
+    made_ns, zero = {}, []
+
+    def slowly(index):
+        made_ns[index] = time.monotonic_ns()
+        return body(index)
+
+    requests = [request(i, start_ns=i * MS) for i in range(1500)]
+    async with truth_server(stream(GOOD)) as server:
+        path = tmp_path / "a.spool"
+        spool = SpoolWriter(path, "a", 1, len(requests))
+        job = ReplayJob(plan(*requests), Target(url=server.url), slowly, spool, on_zero=zero.append)
+        end = await replay(job)
+        spool.close()
+    assert end.late_bodies == 0 and len(made_ns) == 1500
+    assert max(made_ns.values()) < zero[0]

@@ -9,7 +9,7 @@
  * The kernel has one stamp for a read: that of the segment of its last byte. Where more than one event may be waiting,
  * the queue is looked at first (MSG_PEEK) and read event by event, so that each keeps the stamp of its own segment.
  *
- * One mutex guards everything; the thread holds it for one connection at a time, Python for one call. Descriptors belong
+ * One mutex guards everything but two figures that Python reads alone; the thread holds it for one connection at a time, Python for one call. Descriptors belong
  * to Python, which closes one only after pdd_remove. Nothing here calls into Python; signals stay with its main thread. */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -152,12 +152,12 @@ static void tell(Reader *r, Conn *c, uint32_t slot, uint32_t flags) {
 static void watch(Reader *r, Conn *c, uint32_t slot) {
     struct epoll_event want = {.events = (c->state == CONNECTING ? EPOLLOUT : EPOLLIN | EPOLLRDHUP) | EPOLLET,
                                .data.u64 = (uint64_t)c->user << 32 | slot};
-    if (!c->watched && !epoll_ctl(r->epoll, EPOLL_CTL_ADD, c->fd, &want)) c->watched = 1;
+    if (!c->watched && !epoll_ctl(r->epoll, EPOLL_CTL_ADD, c->fd, &want)) __atomic_store_n(&c->watched, 1, __ATOMIC_RELAXED);
 }
 
 static void unwatch(Reader *r, Conn *c) {
     if (c->watched) epoll_ctl(r->epoll, EPOLL_CTL_DEL, c->fd, NULL);
-    c->watched = 0;
+    __atomic_store_n(&c->watched, 0, __ATOMIC_RELAXED);
 }
 
 /* Be told at once of what is still to be read. */
@@ -280,7 +280,7 @@ static int take(Reader *r, Conn *c, uint32_t slot, size_t want) {
     if (c->state == HEAD) head(r, c, slot, r->bytes, &read);
     else if (c->state == BODY) body(r, c, slot, r->bytes, &read);
     else end(r, c, slot, UNASKED, 0);
-    c->last_ns = read.t_ns;
+    __atomic_store_n(&c->last_ns, read.t_ns, __ATOMIC_RELAXED);
     return c->watched && (size_t)got == want;
 }
 
@@ -597,7 +597,7 @@ API int pdd_begin(Reader *r, int slot, uint32_t index) {
     c->index = index;
     c->private_ = 0;
     c->gap_ns = 0;
-    c->last_ns = NEVER;
+    __atomic_store_n(&c->last_ns, NEVER, __ATOMIC_RELAXED);
     c->sent_ns = NEVER;
     pthread_mutex_unlock(&r->lock);
     return good;
@@ -784,21 +784,11 @@ API int64_t pdd_gather(Reader *r, uint32_t parts, const uint8_t **bytes) {
     return n;
 }
 
-/* When the last byte came; -1 before the first. */
-API int64_t pdd_last_ns(Reader *r, int slot) {
-    pthread_mutex_lock(&r->lock);
-    int64_t t_ns = r->conns[slot]->last_ns;
-    pthread_mutex_unlock(&r->lock);
-    return t_ns;
-}
+/* When the last byte came; -1 before the first. Like the next without the mutex, for which Python would often wait. */
+API int64_t pdd_last_ns(Reader *r, int slot) { return __atomic_load_n(&r->conns[slot]->last_ns, __ATOMIC_RELAXED); }
 
 /* Whether the server has not closed it, and nothing came that nobody asked for. */
-API int pdd_good(Reader *r, int slot) {
-    pthread_mutex_lock(&r->lock);
-    int good = r->conns[slot]->watched;
-    pthread_mutex_unlock(&r->lock);
-    return good;
-}
+API int pdd_good(Reader *r, int slot) { return __atomic_load_n(&r->conns[slot]->watched, __ATOMIC_RELAXED); }
 
 /* Our stamp of the newest read that has the kernel's too (16 bytes); 0 when there is none. */
 API int64_t pdd_newest(Reader *r, uint8_t *stamp) {
