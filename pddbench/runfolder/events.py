@@ -18,24 +18,20 @@ if TYPE_CHECKING:
 
 
 class RequestEvents(msgspec.Struct):
-    """One request's row of `events`; see the schema. `gaps_us`: `gaps_of` its token times."""
+    """One request's row of `events`; see the schema. `token_ns`: wall times of its token-bearing chunks."""
 
     request_id: str
-    gaps_us: Any = ()
+    token_ns: Sequence[int] = ()
     chunk_tokens: Sequence[int | None] = ()
     stage: Sequence[str | None] = ()
     text_crc: Sequence[int] = ()
 
 
-def gaps_of(token_ns: Sequence[int], speed: float = 1.0) -> npt.NDArray[np.int64]:
-    """Gaps between token times (wall ns) in microseconds of experiment time, shape (n - 1,)."""
-    import numpy as np
+def events_table(events: Sequence[RequestEvents], arm: str, repeat: int, speed: float = 1.0) -> pa.Table:
+    """Rows of `events` as Arrow; numbers go into flat arrays, never through one Python object a row and column.
 
-    return np.rint(np.diff(np.array(token_ns, dtype=np.int64)) * (speed / 1000)).astype(np.int64)
-
-
-def events_table(events: Sequence[RequestEvents], arm: str, repeat: int) -> pa.Table:
-    """Rows of `events` as Arrow; numbers go into flat arrays, never through one Python object a row and column."""
+    `speed`: experiment seconds a wall second.
+    """
     import pyarrow as pa
 
     schema = _schema()
@@ -43,7 +39,7 @@ def events_table(events: Sequence[RequestEvents], arm: str, repeat: int) -> pa.T
         "request_id": pa.array([event.request_id for event in events], pa.string()),
         "arm": pa.array([arm] * len(events), pa.string()),
         "repeat": pa.array([repeat] * len(events), pa.int32()),
-        "gaps_us": _lists([event.gaps_us for event in events]),
+        "gaps_us": _gaps_us([event.token_ns for event in events], speed),
         "chunk_tokens": _tokens([event.chunk_tokens for event in events]),
         "stage": pa.array([list(event.stage) for event in events], pa.list_(pa.string())),
         "text_crc": _lists([event.text_crc for event in events]).cast(pa.list_(pa.int32())),
@@ -110,6 +106,22 @@ def events_writer(path: Path) -> Any:
 
 def _schema() -> pa.Schema:
     return arrow_schema(EVENTS, {"pddbench_schema_version": str(SCHEMA_VERSION)})
+
+
+def _gaps_us(times: Sequence[Sequence[int]], speed: float) -> pa.Array:
+    """Gaps between the times (wall ns) of each row in microseconds of experiment time, all rows at once."""
+    import numpy as np
+    import pyarrow as pa
+
+    flat: list[int] = []
+    for one in times:
+        flat += one
+    lengths = np.array([len(one) for one in times], dtype=np.int64)
+    within = np.ones(max(0, len(flat) - 1), dtype=bool)
+    firsts = np.cumsum(lengths)[:-1]  # where the rows after the first begin; the gap before is nobody's
+    within[firsts[(firsts > 0) & (firsts < len(flat))] - 1] = False
+    gaps_us = np.rint(np.diff(np.array(flat, dtype=np.int64))[within] * (speed / 1000)).astype(np.int64)
+    return pa.ListArray.from_arrays(_offsets(np.maximum(lengths - 1, 0).tolist()), pa.array(gaps_us))
 
 
 def _tokens(lists: Sequence[Sequence[int | None]]) -> pa.Array:

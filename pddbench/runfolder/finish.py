@@ -17,7 +17,7 @@ from pddbench.replay.kernel import KernelClock, on_our_clock
 from pddbench.replay.spool import RequestFrames
 from pddbench.replay.spools import Spools
 from pddbench.replay.stream import Facts, StreamResult, interpret
-from pddbench.runfolder.events import RequestEvents, events_table, events_writer, gaps_of
+from pddbench.runfolder.events import RequestEvents, events_table, events_writer
 from pddbench.runfolder.schema import HEALTH, REQUESTS, SCHEMA_VERSION, arrow_schema
 from pddbench.runfolder.spooled import (
     ArmFacts,
@@ -130,7 +130,7 @@ class _Finisher:
                         row, event = self._row(request)
                         rows.append(row)
                         events.append(event)
-                    writer.write_table(events_table(events, self._facts.arm, self._facts.repeat))
+                    writer.write_table(events_table(events, self._facts.arm, self._facts.repeat, self._facts.speed))
                     yield rows
                     if first // ROWS_A_GROUP % GROUPS_HELD == GROUPS_HELD - 1:
                         self._spools.let_go()
@@ -182,7 +182,7 @@ class _Finisher:
         result = interpret(on_our_clock(frames.reads, clock), _exchange_facts(frames, clock))
         self._times.note(request.index, frames, result)
         self._sent(row, frames, result)
-        event.gaps_us = gaps_of(result.token_ns, self._facts.speed)
+        event.token_ns = result.token_ns
         event.chunk_tokens, event.stage, event.text_crc = result.chunk_tokens, result.stage, result.text_crc
         return row, event
 

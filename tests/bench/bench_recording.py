@@ -8,7 +8,7 @@ import time
 
 import numpy as np
 
-from pddbench.runfolder.events import RequestEvents, events_table, events_writer, gaps_of
+from pddbench.runfolder.events import RequestEvents, events_table, events_writer
 
 TOKENS = int(os.environ.get("PDDBENCH_BENCH_TOKENS", 100_000_000))
 A_REQUEST, A_GROUP = 500, 2000
@@ -24,7 +24,7 @@ def some_requests(seed):
 
 def events(seed, times):
     """What a run's end makes of them."""
-    return [RequestEvents(f"{seed}-{i}", gaps_of(one), [1] * A_REQUEST, []) for i, one in enumerate(times)]
+    return [RequestEvents(f"{seed}-{i}", one, [1] * A_REQUEST, []) for i, one in enumerate(times)]
 
 
 def test_recording(tmp_path, figures):
