@@ -24,8 +24,14 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 LOADS = os.environ.get("PDDBENCH_BENCH_LOADS", "1024x50x2 4096x25x2").split()
 REPS = int(os.environ.get("PDDBENCH_BENCH_REPS", "2"))
-KINDS = {"C": "C", "ours": "ours", "python": "ours, python reader", "half": "ours, half the streams",
-         "two": "two workers", "line": "line loop"}
+KINDS = {
+    "C": "C",
+    "ours": "ours",
+    "python": "ours, python reader",
+    "half": "ours, half the streams",
+    "two": "two workers",
+    "line": "line loop",
+}
 AIMS = {  # load: (CPU an event against C, CPU share, P99 ms of TTFT by our own stamps, by the kernel's, of drift)
     "1024x50": (1.3, 1.0, 2.0, 0.05, 2.0),
     "4096x25": (1.5, 0.85, 5.0, 0.05, 3.0),
