@@ -275,3 +275,12 @@ async def test_a_run_that_is_stopped_before_a_request_left(tmp_path):
         if i not in sent:
             assert one.not_sent.reason == "interrupted" and (one.not_sent.due_ns or spool.t0_ns) >= spool.t0_ns
     assert result(spool, 0).outcome == "ok"
+
+
+async def test_thousands_at_once(tmp_path):
+    """Without it a burst would stop at the number that is sent in one turn."""
+    async with truth_server(stream(GOOD)) as server:
+        end, spool = await run(plan(*(request(i, start_ns=100 * MS) for i in range(1000))), server.url, tmp_path)
+    assert (end.counts.sent, end.counts.failed) == (1000, 0)
+    assert all(result(spool, i).outcome == "ok" for i in range(1000))
+    assert all(spool.request(i).answered.sent_ns >= spool.request(i).handed.due_ns for i in range(1000))

@@ -32,7 +32,7 @@
 #endif
 #define API __attribute__((visibility("default")))
 
-enum { BATCH = 256, READ_BYTES = 64 << 10, MAX_EVENTS_A_LOOK = 64, STAMP_BYTES = sizeof(struct timespec) };
+enum { BATCH = 256, SENDS_A_TURN = 32, READ_BYTES = 64 << 10, MAX_EVENTS_A_LOOK = 64, STAMP_BYTES = sizeof(struct timespec) };
 enum { KEEP_BYTES = 16 << 10, KEEP_OUT_BYTES = 4 << 20, FIRST_BYTES = 1 << 10, ENTRY_BYTES = 64 };
 enum { IDLE, HEAD, BODY, OVER, CONNECTING, ARMED };
 enum { HEAD_CAME = 1, DONE = 2, FAULT = 4, CLOSED = 8, TOO_LARGE = 16, UNASKED = 32, FULL = 64, CONNECTED = 128, SENT = 256 };
@@ -404,9 +404,9 @@ static void connect_now(Reader *r, Conn *c, uint32_t slot) {
     connected(r, c, slot, code == EISCONN ? 0 : code);
 }
 
-/* Send what is due. */
+/* Send what is due, but not for ever: when thousands are due at once, reading and Python get their turn between them. */
 static void send_due(Reader *r, int64_t now) {
-    while (r->n_due && r->due[0].due_ns <= now) {
+    for (int n = 0; n < SENDS_A_TURN && r->n_due && r->due[0].due_ns <= now; n++) {
         Due due = pop_due(r);
         Conn *c = r->conns[due.slot];
         if (c->state == ARMED && c->user == due.user && c->due_ns == due.due_ns) {
