@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import math
-from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -75,16 +74,21 @@ class SessionQuantiles:
         self.ascending = values[order]
         self.code = code[order]
         self._sessions = sessions
+        self._kept: Floats | None = None
         self._block = max(16, math.isqrt(len(values)), len(values) * sessions // _MOST_CELLS)
 
-    @cached_property
+    @property
     def _upto(self) -> Floats:
-        """(blocks, sessions): rows of each session up to a block's end."""
+        """(blocks, sessions): rows of each session up to a block's end; kept where it is small."""
+        if self._kept is not None:
+            return self._kept
         n = len(self.ascending)
         blocks = -(-n // self._block) if n else 0
         cell = (np.arange(n) // self._block) * self._sessions + self.code
         counts = np.bincount(cell, minlength=blocks * self._sessions).reshape(blocks, self._sessions)
-        upto: Floats = counts.cumsum(axis=0).astype(np.float64)
+        upto: Floats = counts.cumsum(axis=0, dtype=np.float64)
+        if upto.size <= _CELLS_AT_ONCE:
+            self._kept = upto
         return upto
 
     def at(self, q: float, weights: Weights) -> Floats:

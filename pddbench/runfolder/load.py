@@ -72,7 +72,9 @@ class Run:
         files = sorted((self.path / name).glob("*.parquet"))
         if not files:
             return want.empty_table()
-        return pa.concat_tables([_conform(pq.read_table(file), want, file) for file in files])
+        table = pa.concat_tables([_conform(pq.read_table(file), want, file) for file in files])
+        pa.default_memory_pool().release_unused()  # what reading took besides, several times the table
+        return table
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r}, arms={self.arms})"
