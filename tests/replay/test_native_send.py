@@ -40,7 +40,7 @@ async def client_for():
     made = []
 
     def make(url):
-        made.append(RawClient(Target(url=url), native.NativeReader))
+        made.append(RawClient(Target(url=url, stall_timeout_s=20), native.NativeReader))
         return made[-1]
 
     yield make
@@ -293,6 +293,21 @@ async def test_many_leave_in_order_of_their_times(client_for):
     assert all(exchange.ending == "eof" and exchange.sent_ns >= exchange.due_ns for exchange in exchanges)
     by_due = sorted(exchanges, key=lambda exchange: exchange.due_ns)
     assert [e.sent_ns for e in by_due] == sorted(e.sent_ns for e in exchanges)
+
+
+async def test_each_leaves_once_and_not_before_its_time(client_for):
+    """Without it a request that was sent twice, never, or early with a stamp that says otherwise, would go unseen. By
+    the server's own clock and count."""  # fmt: skip
+    async with truth_server(stream(GOOD)) as server:
+        client = client_for(server.url)
+        for first in (0, 40):  # on new connections, then on those
+            numbers = range(first, first + 40)
+            done = await asyncio.gather(*(perform(client, k, body(k), (30 + k % 7) * MS) for k in numbers))
+            assert [one.ending for one in done] == ["eof"] * 40
+            assert all(server.of(f"r{one.index}").received_ns >= one.sent_ns >= one.due_ns for one in done)
+        assert any(one.reused for one in done)
+        await perform(client, 80, body(80), 50 * MS)  # a second one of them would have come by now
+    assert sorted(seen.request_id for seen in server.seen) == sorted(f"r{k}" for k in range(81))
 
 
 async def test_given_up_before_its_time_it_never_leaves(client_for):
