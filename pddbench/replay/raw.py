@@ -46,6 +46,7 @@ class RawClient:
         self._idle: list[Connection] = []
         self._addresses: list[Address] = []
         self._resolved_s = 0.0
+        self._looked_up_ns = 0
         self._looking_up: asyncio.Task[None] | None = None
 
     async def close(self) -> None:
@@ -106,7 +107,9 @@ class RawClient:
                     raise  # else the server gave up an idle connection before anything left on it
         exchange.reused, exchange.began_ns = False, max(time.monotonic_ns(), exchange.due_ns)
         try:
-            addresses, failed = await self._resolve(), None
+            asked_ns, addresses, failed = time.monotonic_ns(), await self._resolve(), None
+            if self._looked_up_ns > asked_ns:  # what came between the answer and us is our own lateness
+                exchange.began_ns += max(0, time.monotonic_ns() - max(self._looked_up_ns, exchange.due_ns))
             connection = self._prepare(exchange, *addresses[0])
         except _NotConnected:
             if (early_s := (exchange.due_ns - time.monotonic_ns()) / 1e9) <= 0:
@@ -228,7 +231,7 @@ class RawClient:
         try:
             found = await self._loop.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
             self._addresses = list(dict.fromkeys((family, address) for family, _, _, _, address in found))
-            self._resolved_s = self._loop.time()
+            self._resolved_s, self._looked_up_ns = self._loop.time(), time.monotonic_ns()
         finally:
             self._looking_up = None
 

@@ -179,6 +179,24 @@ async def test_many_share_one_look_up_of_a_name(client_for, monkeypatch):
     assert all(one.ending == "eof" and one.sent_ns >= one.due_ns for one in good)
 
 
+async def test_our_lateness_after_a_look_up_is_ours(client_for, monkeypatch):
+    """Without it many requests that waited for one look-up would count their waiting for one another as connecting,
+    and the rule on late sends would not see it."""  # fmt: skip
+    async with truth_server(stream(GOOD)) as server:
+        port = int(server.url.split(":")[2].split("/")[0])
+        loop = asyncio.get_running_loop()
+
+        async def look_up(*_, **__):
+            await asyncio.sleep(0.05)
+            loop.call_soon(time.sleep, 0.3)  # before those who wait come to their turn
+            return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port))]
+
+        monkeypatch.setattr(loop, "getaddrinfo", look_up)
+        exchange = await perform(client_for(f"http://a-name.example:{port}/v1/completions"), 0, body(0), 0)
+    assert exchange.ending == "eof"
+    assert exchange.began_ns - exchange.due_ns > 290 * MS, "we came late"
+
+
 @pytest.mark.skipif(not socket.has_ipv6, reason="Python was built without IPv6")
 async def test_ipv6(client_for):
     """Without it a request could go to another address than the one that was given."""
@@ -296,8 +314,7 @@ async def test_many_leave_in_order_of_their_times(client_for):
 
 
 async def test_each_leaves_once_and_not_before_its_time(client_for):
-    """Without it a request that was sent twice, never, or early with a stamp that says otherwise, would go unseen. By
-    the server's own clock and count."""  # fmt: skip
+    """Without it one that was sent twice, never, or early with a stamp that says otherwise, would go unseen."""
     async with truth_server(stream(GOOD)) as server:
         client = client_for(server.url)
         for first in (0, 40):  # on new connections, then on those
