@@ -24,6 +24,7 @@ from pddbench.replay.stall import StallTimer
 from pddbench.text import printable
 
 DNS_S = 300.0
+EARLY_S = 0.001  # the event loop's timers may be early by their resolution
 
 Address = tuple[socket.AddressFamily, tuple[object, ...]]
 
@@ -45,11 +46,15 @@ class RawClient:
         self._idle: list[Connection] = []
         self._addresses: list[Address] = []
         self._resolved_s = 0.0
+        self._looked_up_ns = 0
+        self._looking_up: asyncio.Task[None] | None = None
 
     async def close(self) -> None:
         """Close all connections."""
         self._reader.close()
         self._idle.clear()
+        if self._looking_up is not None:
+            self._looking_up.cancel()
 
     @property
     def reader(self) -> Reader:
@@ -101,8 +106,17 @@ class RawClient:
                 if exchange.sent_ns is not None:
                     raise  # else the server gave up an idle connection before anything left on it
         exchange.reused, exchange.began_ns = False, max(time.monotonic_ns(), exchange.due_ns)
-        addresses, failed = await self._resolve(), None
-        if (connection := self._prepare(exchange, *addresses[0])) is not None:
+        try:
+            asked_ns, addresses, failed = time.monotonic_ns(), await self._resolve(), None
+            if self._looked_up_ns > asked_ns:  # what came between the answer and us is our own lateness
+                exchange.began_ns += max(0, time.monotonic_ns() - max(self._looked_up_ns, exchange.due_ns))
+            connection = self._prepare(exchange, *addresses[0])
+        except _NotConnected:
+            if (early_s := (exchange.due_ns - time.monotonic_ns()) / 1e9) <= 0:
+                raise
+            await asyncio.sleep(early_s + EARLY_S)  # nothing fails before it is due, and by then it may be possible
+            addresses, failed, connection = await self._resolve(), None, None
+        if connection is not None:
             try:
                 return await self._talk(connection, exchange, head, body)
             except OSError as error:
@@ -199,18 +213,27 @@ class RawClient:
         raise _NotConnected(failed)
 
     async def _resolve(self) -> list[Address]:
-        """Addresses of the host, asked anew every five minutes, taken in turns."""
+        """Addresses of the host, asked anew every five minutes, taken in turns. All who wait share one look-up."""
         if not self._addresses and (literal := _literal(self._host, self._port)) is not None:
             self._addresses, self._resolved_s = [literal], math.inf
         if not self._addresses or self._loop.time() - self._resolved_s > DNS_S:
+            if self._looking_up is None:
+                self._looking_up = self._loop.create_task(self._look_up())
             try:
-                found = await self._loop.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
+                await asyncio.shield(self._looking_up)  # who is stopped does not stop it for the others
             except OSError as error:
                 raise _NotConnected(error) from None
-            self._addresses = list(dict.fromkeys((family, address) for family, _, _, _, address in found))
-            self._resolved_s = self._loop.time()
         self._addresses.append(self._addresses.pop(0))
         return list(self._addresses)
+
+    async def _look_up(self) -> None:
+        """Ask for the host's addresses."""
+        try:
+            found = await self._loop.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
+            self._addresses = list(dict.fromkeys((family, address) for family, _, _, _, address in found))
+            self._resolved_s, self._looked_up_ns = self._loop.time(), time.monotonic_ns()
+        finally:
+            self._looking_up = None
 
     def _sentence(self, error: Exception, exchange: Exchange) -> str:
         """What went wrong with the connection, for a person."""

@@ -41,5 +41,6 @@ def read_request(connection):
         head, end, so_far = data.partition(b"\r\n\r\n")
         if end:
             length = next(line for line in head.split(b"\r\n") if line.startswith(b"Content-Length:"))
+            assert len(so_far) <= int(length[15:]), "more came than one request"
             if len(so_far) == int(length[15:]):
                 return so_far, first_ns

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 import threading
 import time
@@ -13,6 +14,7 @@ from replay_server import stream, truth_server
 from replay_sockets import read_request, served
 from replay_streams import last, text
 
+from pddbench.replay import raw
 from pddbench.replay.exchange import Exchange, Target
 from pddbench.replay.frames import Answered, Handed, connect_wait_ns
 from pddbench.replay.native import reader as native
@@ -38,7 +40,7 @@ async def client_for():
     made = []
 
     def make(url):
-        made.append(RawClient(Target(url=url), native.NativeReader))
+        made.append(RawClient(Target(url=url, stall_timeout_s=20), native.NativeReader))
         return made[-1]
 
     yield make
@@ -124,6 +126,75 @@ async def test_a_name_that_is_looked_up_late(client_for, monkeypatch):
         exchange = await perform(client_for(server.url), 0, body(0), 50 * MS)
     assert exchange.ending == "eof"
     assert exchange.began_ns == exchange.due_ns and exchange.sent_ns - exchange.due_ns > 100 * MS
+
+
+@pytest.mark.parametrize("later", [True, False])
+async def test_no_descriptor_is_left_when_it_is_prepared(client_for, monkeypatch, later):
+    """Without it a request would fail before it was due, and the turn after it would begin too early; or it would fail
+    although a descriptor was free by then."""  # fmt: skip
+    due_ns = time.monotonic_ns() + 60 * MS
+    new_socket = raw._new_socket
+
+    def scarce(family):
+        if later and time.monotonic_ns() >= due_ns:
+            return new_socket(family)
+        raise raw._NotConnected(OSError(errno.EMFILE, "too many"))
+
+    monkeypatch.setattr(raw, "_new_socket", scarce)
+    async with truth_server(stream(GOOD)) as server:
+        exchange = Exchange(0, time.monotonic_ns(), due_ns)
+        await client_for(server.url).perform(exchange, body(0), "r0")
+    assert exchange.end_ns >= due_ns
+    if later:
+        assert exchange.ending == "eof" and exchange.sent_ns >= exchange.began_ns >= due_ns
+    else:
+        assert (exchange.ending, exchange.sent_ns) == ("connection", None)
+        assert exchange.error.endswith(": Too many open files")
+
+
+async def test_many_share_one_look_up_of_a_name(client_for, monkeypatch):
+    """Without it each of many requests that are due at once would ask anew, a handful at a time, and their waiting for
+    one another would count as the server's time to connect."""  # fmt: skip
+    asked = []
+
+    async with truth_server(stream(GOOD)) as server:
+        port = int(server.url.split(":")[2].split("/")[0])
+
+        async def look_up(host, *more, **_):
+            asked.append(host)
+            await asyncio.sleep(0.05)
+            if len(asked) == 1:
+                raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+            return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port))]
+
+        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", look_up)
+        client = client_for(f"http://a-name.example:{port}/v1/completions")
+        failed = await asyncio.gather(*(perform(client, k, body(k), 0) for k in range(20)))
+        assert asked == ["a-name.example"]
+        assert {one.error for one in failed} == {
+            f"cannot connect to a-name.example:{port}: Temporary failure in name resolution"
+        }
+        good = await asyncio.gather(*(perform(client, k, body(k), 0) for k in range(20)))
+    assert asked == ["a-name.example"] * 2
+    assert all(one.ending == "eof" and one.sent_ns >= one.due_ns for one in good)
+
+
+async def test_our_lateness_after_a_look_up_is_ours(client_for, monkeypatch):
+    """Without it many requests that waited for one look-up would count their waiting for one another as connecting,
+    and the rule on late sends would not see it."""  # fmt: skip
+    async with truth_server(stream(GOOD)) as server:
+        port = int(server.url.split(":")[2].split("/")[0])
+        loop = asyncio.get_running_loop()
+
+        async def look_up(*_, **__):
+            await asyncio.sleep(0.05)
+            loop.call_soon(time.sleep, 0.3)  # before those who wait come to their turn
+            return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port))]
+
+        monkeypatch.setattr(loop, "getaddrinfo", look_up)
+        exchange = await perform(client_for(f"http://a-name.example:{port}/v1/completions"), 0, body(0), 0)
+    assert exchange.ending == "eof"
+    assert exchange.began_ns - exchange.due_ns > 290 * MS, "we came late"
 
 
 @pytest.mark.skipif(not socket.has_ipv6, reason="Python was built without IPv6")
@@ -242,6 +313,20 @@ async def test_many_leave_in_order_of_their_times(client_for):
     assert [e.sent_ns for e in by_due] == sorted(e.sent_ns for e in exchanges)
 
 
+async def test_each_leaves_once_and_not_before_its_time(client_for):
+    """Without it one that was sent twice, never, or early with a stamp that says otherwise, would go unseen."""
+    async with truth_server(stream(GOOD)) as server:
+        client = client_for(server.url)
+        for first in (0, 40):  # on new connections, then on those
+            numbers = range(first, first + 40)
+            done = await asyncio.gather(*(perform(client, k, body(k), (30 + k % 7) * MS) for k in numbers))
+            assert [one.ending for one in done] == ["eof"] * 40
+            assert all(server.of(f"r{one.index}").received_ns >= one.sent_ns >= one.due_ns for one in done)
+        assert any(one.reused for one in done)
+        await perform(client, 80, body(80), 50 * MS)  # a second one of them would have come by now
+    assert sorted(seen.request_id for seen in server.seen) == sorted(f"r{k}" for k in range(81))
+
+
 async def test_given_up_before_its_time_it_never_leaves(client_for):
     """Without it a run that is stopped would go on sending."""
     async with truth_server(stream(GOOD)) as server:
@@ -263,9 +348,14 @@ async def test_a_run_that_is_stopped_before_a_request_left(tmp_path):
     """Without it what was prepared and not sent would count as sent, and as lost by the server."""
     stop = asyncio.Event()
     requests = [request(0), *(request(k, start_ns=400 * MS + k * MS // 10) for k in range(1, 40))]
-    asyncio.get_running_loop().call_later(0.44, stop.set)  # t0 is 50 ms away: they are prepared, and not due
+    loop = asyncio.get_running_loop()
+
+    def stop_soon(t0_ns):
+        """They are prepared by then, and not due."""
+        loop.call_later((t0_ns - time.monotonic_ns()) / 1e9 + 0.392, stop.set)
+
     async with truth_server(stream(GOOD)) as server:
-        end, spool = await run(plan(*requests), server.url, tmp_path, stop=stop)
+        end, spool = await run(plan(*requests), server.url, tmp_path, stop=stop, on_zero=stop_soon)
     sent = [i for i in range(40) if spool.request(i).not_sent is None]
     assert end.status == "interrupted" and (end.counts.sent, end.counts.not_sent) == (len(sent), 40 - len(sent))
     assert sorted(seen.request_id for seen in server.seen) == sorted(f"r{i}" for i in sent)
