@@ -30,6 +30,7 @@ RULES: dict[str, Rule] = {
     "bytes": trust_rows.plan_bytes,
     "backlog": trust_timing.backlog,
     "clock": trust_rows.clock,
+    "own_failures": trust_rows.own_failures,
 }
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from pddbench.analyze.dataset import Dataset
 from pddbench.analyze.finding import Finding
 from pddbench.analyze.quantiles import Bools
+from pddbench.replay.exchange import OWN_FAILURE
 
 PROMPT_DRIFT_SHARE = 0.01
 UNKNOWN_BLOCK_TOKENS = 256  # slack where an endpoint's cache block is not known
@@ -89,6 +90,27 @@ def prompt_lengths(data: Dataset) -> Iterator[Finding]:
                 measured=drift / sent,
                 limit=PROMPT_DRIFT_SHARE,
                 unit="share",
+            )
+
+
+def own_failures(data: Dataset) -> Iterator[Finding]:
+    """Requests that failed by this machine's own limits (open files, ports, memory) say nothing of the endpoint."""
+    requests = data.run.requests
+    ours = requests["error"].str.contains(OWN_FAILURE, regex=False).to_numpy(dtype=bool, na_value=False)
+    ours &= (requests["outcome"] == "connection").to_numpy(dtype=bool, na_value=False)
+    for arm in data.arms:
+        of_arm = (requests["arm"] == arm).to_numpy(dtype=bool, na_value=False)
+        failed = int((ours & of_arm).sum())
+        if failed:
+            yield Finding(
+                rule="own_failures",
+                level="invalid",
+                arm=arm,
+                message=f"{failed} of {int(of_arm.sum())} requests failed because {OWN_FAILURE}, not by the endpoint",
+                advice="raise the limit that their `error` names (open files: ulimit -n), or use fewer streams",
+                measured=float(failed),
+                limit=0.0,
+                unit="requests",
             )
 
 

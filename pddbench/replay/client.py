@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import aiohttp
 from aiohttp import payload
 
-from pddbench.replay.exchange import Exchange, Reader, Target
+from pddbench.replay.exchange import Exchange, Reader, Target, own_failure
 from pddbench.replay.headers import hider, request_headers, request_id_value, secrets_of
 from pddbench.replay.stall import StallTimer
 from pddbench.text import printable, redact_url
@@ -131,7 +131,7 @@ class HttpClient:
             return f"TLS with {self._where} failed: {detail}"
         if isinstance(error, aiohttp.ClientConnectorError):
             reason = error.os_error.strerror or str(error.os_error)
-            return f"cannot connect to {self._where}: {printable(reason, 120)}"
+            return f"cannot connect to {self._where}: {own_failure(error.os_error)}{printable(reason, 120)}"
         if isinstance(error, aiohttp.ClientPayloadError) and "Not enough data" in str(error):
             detail = "the connection was closed before the answer's end"
         if exchange.status is not None:

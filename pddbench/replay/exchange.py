@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 from typing import Any, Literal, Protocol
 from urllib.parse import urlsplit, urlunsplit
@@ -31,6 +32,17 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     max_concurrency: int | None = None
     keep_alive_s: float = 0.5
     trust_env: bool = False
+
+
+OWN_FAILURE = "this machine gives no connection"
+"""How the error of a request begins to be told that failed by our own host's limits, not by the endpoint."""
+
+_OWN = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL}
+
+
+def own_failure(error: BaseException | None) -> str:
+    """`OWN_FAILURE` and a space for an error of our own host's limits (descriptors, memory, ports); else nothing."""
+    return f"{OWN_FAILURE}: " if isinstance(error, OSError) and error.errno in _OWN else ""
 
 
 Packed = tuple[int, bytes]

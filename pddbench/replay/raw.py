@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from urllib.parse import quote, urlsplit
 
-from pddbench.replay.exchange import Exchange, Reader, Target
+from pddbench.replay.exchange import Exchange, Reader, Target, own_failure
 from pddbench.replay.headers import hider, request_headers, request_id_value, secrets_of
 from pddbench.replay.http1 import HttpError
 from pddbench.replay.raw_connection import Closed, Connection, SocketReader
@@ -238,7 +238,7 @@ class RawClient:
     def _sentence(self, error: Exception, exchange: Exchange) -> str:
         """What went wrong with the connection, for a person."""
         if isinstance(error, _NotConnected):
-            return f"cannot connect to {self._where}: {_reason(error.cause)}"
+            return f"cannot connect to {self._where}: {own_failure(error.cause)}{_reason(error.cause)}"
         detail = _reason(error)
         if exchange.status is not None:
             return f"the stream broke off: {detail}"

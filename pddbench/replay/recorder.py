@@ -106,7 +106,10 @@ class Recorder:
         gathered = b"" if self._keep else self._transport.gather(FLUSH_PARTS)
         now_ns = time.monotonic_ns()
         for index in [index for index, (exchange, _) in self._early.items() if exchange.due_ns <= now_ns]:
-            self.write(self._early.pop(index)[1])
+            exchange, handed = self._early.pop(index)
+            self.write(handed)
+            if exchange.changed:  # when it was sent: should we be killed, that is known too
+                self.flush(exchange)
         if gathered:
             try:
                 self._spool.append(gathered)

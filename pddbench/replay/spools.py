@@ -54,6 +54,11 @@ class Spools:
         return "python" if len(said) > 1 and None not in said else said.pop() if len(said) == 1 else None
 
     @property
+    def killed(self) -> bool:
+        """Whether a worker's spool has no end: what it did in its last moments may not be there."""
+        return any(spool.status == "killed" for _, spool in self._parts)
+
+    @property
     def planned(self) -> int:
         """Requests of the whole run."""
         return self._parts[0][1].opened.requests

@@ -187,7 +187,7 @@ class _Finisher:
         return row, event
 
     def _not_sent(self, row: dict[str, Any], frames: RequestFrames) -> None:
-        row["outcome"], row["error"] = "not_sent", "run_ended"
+        row["outcome"], row["error"] = "not_sent", "run_killed" if self._spools.killed else "run_ended"
         if frames.not_sent is not None:
             row["error"] = frames.not_sent.reason
             for name in ("scheduled_ns", "ready_ns", "due_ns"):

@@ -13,6 +13,7 @@ from pddbench.analyze import trust, trust_timing
 from pddbench.analyze.dataset import Dataset
 from pddbench.analyze.summary import build
 from pddbench.errors import InputError
+from pddbench.replay.exchange import OWN_FAILURE
 from pddbench.runfolder.load import load
 
 from .synth import Recipe, fail, make_run
@@ -79,6 +80,11 @@ def backwards(repeat, requests, *_):
     requests["first_token_ns"][3] = requests["sent_ns"][3] - 1
 
 
+def no_descriptors(repeat, requests, *_):
+    fail(requests, 3, "connection")
+    requests["error"][3] = f"cannot connect to 127.0.0.1:8000: {OWN_FAILURE}: Too many open files"
+
+
 def overloaded(repeat, requests, *_):
     """TTFT of each session grows with its arrival, fivefold over the run's last half."""
     sessions = [int(name[1:]) for name in requests["session_id"]]
@@ -100,6 +106,7 @@ def overloaded(repeat, requests, *_):
         ("client_cpu", busy),
         ("emulator_late", late_emulator),
         ("clock", backwards),
+        ("own_failures", no_descriptors),
         ("backlog", overloaded),
     ],
 )

@@ -15,7 +15,7 @@ from replay_sockets import read_request, served
 from replay_streams import last, text
 
 from pddbench.replay import raw
-from pddbench.replay.exchange import Exchange, Target
+from pddbench.replay.exchange import OWN_FAILURE, Exchange, Target
 from pddbench.replay.frames import Answered, Handed, connect_wait_ns
 from pddbench.replay.native import reader as native
 from pddbench.replay.raw import RawClient
@@ -149,7 +149,7 @@ async def test_no_descriptor_is_left_when_it_is_prepared(client_for, monkeypatch
         assert exchange.ending == "eof" and exchange.sent_ns >= exchange.began_ns >= due_ns
     else:
         assert (exchange.ending, exchange.sent_ns) == ("connection", None)
-        assert exchange.error.endswith(": Too many open files")
+        assert exchange.error.endswith(f": {OWN_FAILURE}: Too many open files")
 
 
 async def test_many_share_one_look_up_of_a_name(client_for, monkeypatch):

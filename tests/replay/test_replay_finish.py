@@ -124,7 +124,7 @@ def test_a_torn_spool(tmp_path):
     finish.finish_arm(tmp_path, "a", 1)
     rows = pd.read_parquet(tmp_path / "requests", dtype_backend="pyarrow")
     assert rows["outcome"].tolist() == ["cancelled", "cancelled", "not_sent"]
-    assert rows["error"].tolist() == [finish.KILLED, finish.KILLED, "run_ended"]
+    assert rows["error"].tolist() == [finish.KILLED, finish.KILLED, "run_killed"]
     assert (rows.loc[0, "chunks"], rows.loc[0, "first_token_ns"]) == (1, 30)
     assert pd.isna(rows.loc[:, "end_ns"]).all()
 

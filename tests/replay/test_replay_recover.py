@@ -93,7 +93,7 @@ async def test_sigkill_loses_at_most_the_last_second(tmp_path):
     rows = pd.read_parquet(folder / "requests", dtype_backend="pyarrow")
     assert rows["outcome"].tolist() == ["ok", "ok", "cancelled", "not_sent"]
     assert rows.loc[2, "chunks"] >= written > 50
-    assert rows.loc[3, "error"] == "run_ended"
+    assert rows.loc[3, "error"] == "run_killed"
     manifest = json.loads((folder / "manifest.json").read_text())
     assert manifest["partial"] is True
     assert manifest["runs"][0]["exact_timer"] is True, "else a late loop voids a recovered run that it did not touch"
