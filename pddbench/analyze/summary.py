@@ -6,7 +6,7 @@ Figures are keyed `METRIC.STAT`, the names that `pddbench check` takes.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -34,6 +34,7 @@ from pddbench.analyze.seam_summary import SeamSummary, seam_summaries
 from pddbench.analyze.window import Mix
 from pddbench.text import printable
 from pddbench.wan import words
+from pddbench.wan.steps import not_reached
 
 if TYPE_CHECKING:
     from pddbench.analyze.paired import Pair
@@ -205,7 +206,7 @@ def _facts(data: Dataset) -> RunFacts:
         wan_profile=wan.get("profile"),
         wan_asked=wan.get("asked"),
         wan_reason=printable(str(wan.get("reason") or ""), 200),
-        wan_events=[printable(str(event), 80) for event in wan.get("events") or []],
+        wan_events=_wan_events(wan, manifest.get("runs") or []),
         role_changes=_role_changes(manifest.get("runs") or []),
         wan_measured=words.measured(manifest.get("runs") or []),
         slo=data.slo,
@@ -219,6 +220,14 @@ def _facts(data: Dataset) -> RunFacts:
         history=str(manifest.get("history") or "recorded"),
         warmup_cut_s=data.warmup_s,
     )
+
+
+def _wan_events(wan: Mapping[str, Any], runs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The events that changed the link of some run; all, where a killed run cannot say which it had."""
+    events = [str(event) for event in wan.get("events") or []]
+    begun_s = {float(change["wanted_s"]) for run in runs for change in run.get("link_changes") or []}
+    missed = [] if any(run.get("status") == "killed" for run in runs) else not_reached(events, begun_s)
+    return [printable(event, 80) for event in events if event not in missed]
 
 
 def _role_changes(runs: list[dict[str, Any]]) -> list[str]:

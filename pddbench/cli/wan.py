@@ -163,8 +163,14 @@ def _link(profile: str, given: dict[str, Any]) -> tuple[Link, tuple[Shape, Shape
     from pddbench.workload.experiment import Wan
 
     gilbert = parse_gilbert(given["gilbert"]) if given["gilbert"] else None
+    given_back = [_back_figure(text) for text in given["back"]]
+    names = [name for name, _ in given_back]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise InputError(f"--back {twice} is given twice")
+    if gilbert and (given["loss_pct"] is not None or "loss_pct" in names):
+        raise InputError("--gilbert and a loss_pct are two models of one thing: give one")
     figures = {name: given[name] for name in _FIGURES if given[name] is not None}
-    back = {**figures, **dict(_back_figure(text) for text in given["back"])}
+    back = {**figures, **dict(given_back)}
     link, other = (resolve_link(Wan(profile=profile, **each), backend="packets") for each in (figures, back))
     return link, (shape_of(link, gilbert), shape_of(other, gilbert))
 

@@ -33,6 +33,8 @@ def shape_from(profile: str, given: dict[str, Any]) -> tuple[str, Shape]:
     from pddbench.workload.experiment import Wan
 
     gilbert = parse_gilbert(given["gilbert"]) if given["gilbert"] else None
+    if gilbert and given["loss_pct"] is not None:
+        raise InputError("--gilbert and --loss-pct are two models of one thing: give one")
     names = ("one_way_ms", "rate_mbit", "jitter_ms", "loss_pct")
     figures = {name: given[name] for name in names if given[name] is not None}
     named = None if profile == _CUSTOM else profile
@@ -69,13 +71,20 @@ def run_apply(profile: str, dev: str, to: tuple[str, ...], command: tuple[str, .
         with nic.Shaped(applied) as shaped:
             for line in _measured(applied, before):
                 click.echo(line, err=True)
-            click.echo(f"{words(applied)}; {'until the command ends' if command else 'Ctrl-C ends it'}", err=True)
+            click.echo(f"{words(applied)}; {_until(command, given['for_s'])}", err=True)
             carried = reach.Carried()
             code = _while_running(command, shaped, stop, carried) if command else _wait(given, shaped, stop, carried)
             found = nic.counters(applied)
             carried.count(found["bytes"])
             click.echo(carried.words(shape, found["packets"], found["drops"]), err=True)
             return code
+
+
+def _until(command: tuple[str, ...], for_s: float | None) -> str:
+    """What ends it."""
+    if command:
+        return "until the command ends"
+    return "Ctrl-C ends it" if for_s is None else f"for {for_s:g} s, or until Ctrl-C ends it"
 
 
 def _measured(applied: Applied, before: list[Trips]) -> list[str]:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _LAST_S = 1e6  # no event comes later, and no link flaps more often
 _MOST_STEPS = 20_000
+_LEAST_SHARE = 1e-4  # a rate is set in whole bytes a second, and 0 of them is no limit at all
 _FORMS = "'cut AT FOR', 'flap AT DOWN UP TIMES' or 'brown-out AT FOR SHARE'"
 
 
@@ -68,6 +69,8 @@ def brown_out(at_s: float, for_s: float, rate_share: float) -> list[Step]:
     """The rate falls to a share of itself for a while."""
     if not 0 < rate_share < 1:
         raise InputError(f"a brown-out leaves a share of the rate between 0 and 1, not {rate_share:g}")
+    if rate_share < _LEAST_SHARE:
+        raise InputError(f"a brown-out to a share of {rate_share:g} leaves nothing: give {_LEAST_SHARE:g} or more")
     if for_s <= 0:
         raise InputError(f"a brown-out takes some time: FOR must be above 0, not {for_s:g}")
     return [Step(at_s, rate_share), Step(at_s + for_s, 1.0)]

@@ -8,7 +8,8 @@ from tests.run.run_kit import BUSY, pddbench, small_rows, write_trace
 
 pytestmark = pytest.mark.slow
 
-DOWN_S, TIMES = 0.8, 3
+DOWN_S, UP_S = 0.8, 1.5  # up for longer than a sender that waits for an answer doubles its patience
+TIMES = 20  # more than a run has time for: how long it takes is the machine's
 LONG_TOKENS = 700
 EXPERIMENT = f"""
 name = "mini"
@@ -20,7 +21,7 @@ threshold_s = 0
 [wan]
 one_way_ms = 5
 rate_mbit = 200
-events = ["flap 1 {DOWN_S} 1.5 {TIMES}"]
+events = ["flap 0.3 {DOWN_S} {UP_S} {TIMES}"]
 [[arm]]
 name = "naive"
 engine = "llamacpp"
@@ -34,7 +35,7 @@ deployment = "pdd"
 
 @pytest.fixture(scope="module")
 def flapped(tmp_path_factory):
-    """Two arms over a link of packets that fails three times while long answers stream."""
+    """Two arms over a link of packets that fails again and again while long answers stream."""
     require("xllamacpp")
     folder = tmp_path_factory.mktemp("flap")
     rows = small_rows(3, turns=2, gap_s=0.05, tokens=300, start_gap_s=0.1, output=20)
@@ -70,9 +71,11 @@ def test_the_failures_happened_and_were_felt(flapped):
     run, said = flapped
     for entry in run.manifest["runs"]:
         changes = entry["link_changes"]
-        assert len(changes) == 2 * TIMES, changes
+        assert len(changes) >= 2
+        assert [change["rate_share"] for change in changes] == [k % 2 for k in range(len(changes))]
+        assert all(change["in_force_s"] >= change["wanted_s"] for change in changes)
+        assert len(changes) + len(entry["link"]["changes_not_reached"]) == 2 * TIMES
     assert "flap" in said
-    gaps_ns = run.requests["max_gap_ns"].groupby(run.requests["arm"]).max()
-    first_ns = (run.requests["first_token_ns"] - run.requests["due_ns"]).groupby(run.requests["arm"]).max()
-    for arm in ("naive", "pdd"):  # a stream or a first token waited for the link
-        assert max(gaps_ns[arm], first_ns[arm]) > 0.9 * DOWN_S * 1e9
+    naive = run.requests[run.requests["arm"] == "naive"]  # all it has comes over the link; RLD may do without
+    waited_ns = max(naive["max_gap_ns"].max(), (naive["first_token_ns"] - naive["due_ns"]).max())
+    assert waited_ns > 0.9 * DOWN_S * 1e9

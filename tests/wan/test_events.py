@@ -88,6 +88,7 @@ def test_an_event_after_the_end_never_was(tmp_path):
     (run,) = manifest(tmp_path / "out")["runs"]
     assert [change["wanted_s"] for change in run["link_changes"]] == [3.0, 5.0]
     assert "events not reached before the run was over: 'cut 500 5' in naive.1" in " ".join(done.stdout.split())
+    assert "which changes (cut 3 2) " in " ".join(done.stdout.split()), "the first line tells what happened"
     done = pddbench("simulate", experiment(tmp_path, ["cut 500 5"]), "--out", tmp_path / "none")
     assert done.returncode == 0 and "link_changes" not in manifest(tmp_path / "none")["runs"][0]
     findings = json.loads((tmp_path / "none" / "summary.json").read_text())["findings"]

@@ -35,7 +35,8 @@ def test_schedules_that_make_no_sense_are_refused():
     for events in (["cut 5 3", "cut 7 1"], ["cut 5 3", "brown-out 8 1 0.5"], ["flap 1 1 1 5", "cut 4 1"]):
         with pytest.raises(InputError, match="overlap"):
             parse_events(events)
-    for text, words in (("brown-out 1 1 0", "share"), ("cut 1 0", "above 0"), ("flap 1 1 0 2", "up for some"),
+    for text, words in (("brown-out 1 1 0", "share"), ("brown-out 1 1 1e-9", "nothing"),
+                        ("cut 1 0", "above 0"), ("flap 1 1 0 2", "up for some"),
                         ("flap 1 1 1 2.5", "whole number"), ("flap 1 1 1 0", "whole number")):  # fmt: skip
         with pytest.raises(InputError, match=words):
             parse_event(text)

@@ -1,6 +1,7 @@
 """The TUN backend, with real packets: both emulators, each direction on its own, and what is left after a kill."""
 
 import os
+import time
 
 import pytest
 from traces_left import HOLD, host_devices, left_by_kills, named_namespaces
@@ -62,6 +63,32 @@ def test_a_full_queue_drops_and_says_so():
         counted = link.counters()["a_to_b"]
         assert counted["dropped"] > 0
         assert counted["queued_bytes"] <= 10_000 * 1500
+
+
+@both_emulators
+def test_what_waits_for_the_line_leaves_at_its_new_rate(emulator):
+    """A brown-out of a second lasted until what had queued in it was through, at a tenth of the rate for ten times as
+    long; then all came at once, faster than the line. The slow phases here would last an hour."""  # fmt: skip
+    slow, line = Shape(0.0, 0.001), Shape(0.0, 2.0)
+    with open_shapes(slow, line, "tun", emulator) as link, Meter(link.side_a, link.side_b) as meter:
+
+        def waiting():
+            return link.counters()["a_to_b"]["queued_bytes"]
+
+        meter.measure("datagrams", 400, 1000, seconds=0.5)
+        queued, began_s = waiting(), time.monotonic()
+        assert queued > 400_000
+        link.change(line, line)
+        for _ in range(300):
+            if waiting() < queued / 2:
+                break
+            time.sleep(0.1)
+        assert 0 < waiting() < queued / 2, "what was queued in the slow phase left no faster after it"
+        assert time.monotonic() - began_s > 0.9 * (queued / 2) * 4e-6, "faster than the line"
+        link.change(slow, line)
+        queued = waiting()
+        time.sleep(queued * 4e-6)
+        assert waiting() > queued / 2, "what was queued before the slow phase left as if there were none"
 
 
 def test_the_end_of_the_emulator_is_an_error():

@@ -60,6 +60,9 @@ def test_model_is_not_for_commands():
 @pytest.mark.parametrize("words", [["nowhere", "--", "true"], ["metro"], ["--wan", "nettem", "metro", "--", "true"],
                                    ["--loss-pct", "120", "metro", "--", "true"],
                                    ["--gilbert", "1", "metro", "--", "true"], ["--back", "x=1", "metro", "--", "true"],
+                                   ["--gilbert", "1,30", "--loss-pct", "2", "metro", "--", "true"],
+                                   ["--gilbert", "1,30", "--back", "loss_pct=2", "metro", "--", "true"],
+                                   ["--back", "loss_pct=1", "--back", "loss_pct=2", "metro", "--", "true"],
                                    ["--event", "cut", "metro", "--", "true"],
                                    ["--facts", "/nonexistent/f", "metro", "--", "true"]])  # fmt: skip
 def test_what_cannot_be_used_is_one_sentence_and_exit_2(words, tun_works):

@@ -32,6 +32,8 @@ typedef int64_t ns_t;
 struct packet {
     struct packet *next;
     ns_t due;
+    double leaves;   /* when the line has sent it */
+    uint32_t bytes;  /* on the line */
     uint32_t length; /* of data: header and IP packet */
     uint8_t data[];
 };
@@ -88,16 +90,16 @@ static uint32_t wire_bytes(const uint8_t *data, uint32_t length) {
     return ip + (frames - 1) * headers + frames * ETHERNET;
 }
 
-static ns_t due_time(struct direction *d, uint32_t bytes, ns_t now) {
-    double leaves = now;
+static ns_t due_time(struct direction *d, struct packet *p, ns_t now) {
+    p->leaves = now;
     if (d->bit_per_s > 0) {
         if (d->free_at < now) d->free_at = now;
-        d->free_at += bytes * 8e9 / d->bit_per_s;
-        leaves = d->free_at;
+        d->free_at += p->bytes * 8e9 / d->bit_per_s;
+        p->leaves = d->free_at;
     }
     ns_t late = d->jitter ? (ns_t)(variate(d->normal) * d->jitter) : 0;
     ns_t delay = d->delay + late > 0 ? d->delay + late : 0;
-    ns_t due = (ns_t)leaves + delay;
+    ns_t due = (ns_t)p->leaves + delay;
     return d->last_due = due > d->last_due ? due : d->last_due; /* a line does not reorder */
 }
 
@@ -107,9 +109,10 @@ static void enqueue(struct direction *d, const uint8_t *data, uint32_t length, n
     struct packet *p = d->queued + length > d->limit ? NULL : malloc(sizeof *p + length);
     if (!p) { d->dropped++; return; }
     p->next = NULL;
+    p->bytes = bytes;
     p->length = length;
     memcpy(p->data, data, length);
-    p->due = due_time(d, bytes, now);
+    p->due = due_time(d, p, now);
     d->queued += length;
     d->packets++;
     d->bytes += bytes;
@@ -149,6 +152,26 @@ static int offload(struct direction *d, int on) {
     return ioctl(d->from, TUNSETOFFLOAD, flags);
 }
 
+/* Another rate from now on: what waits for the line leaves at it, what has left it is on its way. */
+static void change_rate(struct direction *d, double bit_per_s) {
+    double before = d->bit_per_s, now = now_ns();
+    d->bit_per_s = bit_per_s;
+    if (before == bit_per_s || before <= 0 || d->free_at <= now) return; /* as it was, or nothing waits */
+    d->free_at = now;
+    d->last_due = 0;
+    for (struct packet *p = d->head; p; p = p->next) {
+        if (p->leaves > now) {
+            ns_t delay = p->due - (ns_t)p->leaves;
+            double left = (p->leaves - now) * before / 8e9; /* the first may be on the line in part */
+            if (bit_per_s > 0) d->free_at += (left < p->bytes ? left : p->bytes) * 8e9 / bit_per_s;
+            p->leaves = d->free_at;
+            p->due = (ns_t)p->leaves + delay;
+        }
+        if (p->due < d->last_due) p->due = d->last_due;
+        d->last_due = p->due;
+    }
+}
+
 static int set(const char *line) {
     struct direction s, *d;
     long long delay, jitter, limit;
@@ -157,11 +180,10 @@ static int set(const char *line) {
                &s.to_bad, &s.to_good, &s.bad_loss, &s.good_loss, &limit, &on) != 11 || which < 0 || which > 1)
         return -1;
     d = &directions[which];
-    d->delay = delay, d->jitter = jitter, d->normal = s.normal, d->bit_per_s = s.bit_per_s;
+    d->delay = delay, d->jitter = jitter, d->normal = s.normal;
     d->to_bad = s.to_bad, d->to_good = s.to_good, d->bad_loss = s.bad_loss, d->good_loss = s.good_loss;
     d->limit = limit, d->bad = 0;
-    double now = now_ns();
-    if (d->free_at > now + 1e9) d->free_at = now; /* after a very slow phase the line does not stay blocked */
+    change_rate(d, s.bit_per_s);
     return offload(d, on);
 }
 

@@ -80,10 +80,26 @@ class _Direction:
         self.normal = False
         self.ns_per_byte = self.to_bad = self.to_good = self.bad_loss = self.good_loss = 0.0
         self.bad = False
-        self.queue: deque[tuple[int, bytes]] = deque()
+        self.queue: deque[tuple[int, float, int, bytes]] = deque()  # due, has left the line, bytes on it, data
         self.queued_bytes = self.last_due = self.late_sum_ns = self.late_max_ns = 0
         self.free_at = 0.0
         self.packets = self.bytes = self.lost = self.dropped = 0
+
+    def change_rate(self, ns_per_byte: float, now: int) -> None:
+        """Another rate from now on: what waits for the line leaves at it, what has left it is on its way."""
+        before, self.ns_per_byte = self.ns_per_byte, ns_per_byte
+        if before == ns_per_byte or not before or self.free_at <= now:
+            return  # as it was, or nothing waits
+        queue, self.queue = self.queue, deque()
+        self.free_at, self.last_due = float(now), 0
+        for due, leaves, wire, data in queue:
+            if leaves > now:
+                delay = due - int(leaves)
+                left = min(wire, (leaves - now) / before)  # the first may be on the line in part
+                self.free_at = leaves = self.free_at + left * ns_per_byte
+                due = int(leaves) + delay
+            self.last_due = max(due, self.last_due)
+            self.queue.append((self.last_due, leaves, wire, data))
 
 
 class _Emulator:
@@ -141,7 +157,7 @@ class _Emulator:
         if due < way.last_due:  # a line does not reorder
             due = way.last_due
         way.last_due = due
-        way.queue.append((due, data))
+        way.queue.append((due, free_at, wire, data))
         way.queued_bytes += length
         way.packets += 1
         way.bytes += wire
@@ -151,7 +167,7 @@ class _Emulator:
         for _ in range(_BATCH):
             if not queue or queue[0][0] > (now := clock()):
                 return
-            due, data = queue.popleft()
+            due, _, _, data = queue.popleft()
             way.queued_bytes -= len(data)
             try:
                 write(sink, data)
@@ -200,12 +216,9 @@ class _Emulator:
         way = self._ways[int(which)]
         way.delay_ns, way.jitter_ns, way.limit_bytes = int(delay), int(jitter), int(limit)
         way.normal, way.bad = normal == "1", False
-        way.ns_per_byte = 8e9 / float(bits) if float(bits) else 0.0
         way.to_bad, way.to_good = float(to_bad), float(to_good)
         way.bad_loss, way.good_loss = float(bad_loss), float(good_loss)
-        now = time.monotonic_ns()
-        if way.free_at > now + 1e9:  # after a very slow phase the line does not stay blocked
-            way.free_at = now
+        way.change_rate(8e9 / float(bits) if float(bits) else 0.0, time.monotonic_ns())
         fcntl.ioctl(way.source, _TUNSETOFFLOAD, _TSO if offload == "1" else 0)
 
 
