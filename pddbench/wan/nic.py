@@ -62,6 +62,8 @@ def examine(dev: str, to: list[Destination], *, ingress: bool, i_know: bool) -> 
         links = {link["ifname"]: link for link in listed([ip, "-d", "-j", "link", "show"])}
         if dev not in links:
             raise InputError(f"--dev {dev!r}: no such device here: {', '.join(sorted(links))}")
+        if "LOOPBACK" in links[dev].get("flags", []) and not i_know:
+            raise InputError(f"--dev {dev} carries what this machine says to itself: add --i-know to shape it")
         _check_routes(ip, dev, to, i_know)
         rows = listed([tc, "-j", "qdisc", "show", "dev", dev])
     except Refused as error:

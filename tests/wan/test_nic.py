@@ -65,6 +65,8 @@ def test_only_the_destination_is_slowed_and_refusals_leave_everything_as_it_was(
         assert "a round trip (ping) takes" in popen.said and "0 asked: as asked" in popen.said
         assert kit.mbit(sides.a, kit.SLOWED, port) < 11.0
         assert kit.mbit(sides.a, kit.OTHER, other) > 40.0
+        own = kit.pddbench(sides.a, "wan", "apply", "--dev", "lo", "--to", "127.0.0.1", "--rate-mbit", "10", "custom")
+        assert own.returncode == 2 and "says to itself: add --i-know" in own.stderr
         again = kit.pddbench(sides.a, "wan", "apply", "--dev", "nic0", "--to", kit.SLOWED, "metro")
         assert again.returncode == 2 and "shaped by pddbench already" in again.stderr
         seen = json.loads(kit.pddbench(sides.a, "wan", "show", "--json").stdout)
