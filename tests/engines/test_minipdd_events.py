@@ -38,7 +38,7 @@ def flapped(tmp_path_factory):
     """Two arms over a link of packets that fails again and again while long answers stream."""
     require("xllamacpp")
     folder = tmp_path_factory.mktemp("flap")
-    rows = small_rows(3, turns=2, gap_s=0.05, tokens=300, start_gap_s=0.1, output=20)
+    rows = small_rows(2, turns=2, gap_s=0.05, tokens=300, start_gap_s=0.1, output=20)
     for row in rows:
         row["output_tokens"] = LONG_TOKENS if row["turn"] == 1 else 20
     write_trace(folder / "small.trace.jsonl", rows)
@@ -63,7 +63,7 @@ def test_answers_stay_whole(flapped):
     for arm in ("naive", "pdd"):
         server = run.server
         checked = server[(server["arm"] == arm) & (server["process"] == "exactness")].set_index("metric")["value"]
-        assert checked["replies"] == 7 and checked["differing"] == 0  # the preflight too
+        assert checked["replies"] == 5 and checked["differing"] == 0  # the preflight too
 
 
 def test_the_failures_happened_and_were_felt(flapped):
