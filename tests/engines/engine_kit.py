@@ -17,7 +17,8 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 import pytest
 
 from pddbench.cli import main
-from tests.run.run_kit import BUSY
+from pddbench.runfolder.load import load
+from tests.run.run_kit import BUSY, pddbench, small_rows, write_trace
 
 IDS = ("--token-id-range", "259:875")
 
@@ -136,3 +137,19 @@ def stream(url, ids, tokens):
             facts = event["pdd"]
     connection.close()
     return text, stages, facts
+
+
+def run_mini(folder, experiment, sessions, long_tokens):
+    """A run of llama.cpp arms over packets, the second turn of each session long: the run and what it said."""
+    rows = small_rows(sessions, turns=2, gap_s=0.05, tokens=300, start_gap_s=0.1, output=20)
+    for row in rows:
+        row["output_tokens"] = long_tokens if row["turn"] == 1 else 20
+    write_trace(folder / "small.trace.jsonl", rows)
+    (folder / "mini.toml").write_text(experiment)
+    for number in range(3):  # a machine that is busy for a moment voids a run, rightly: then it is made again
+        out = folder / f"run{number}"
+        done = pddbench("run", folder / "mini.toml", "--wan", "tun", "--out", out, "--allow", "throttle", *BUSY)
+        if done.returncode != 98:
+            break
+    assert done.returncode == 0, done.stdout + done.stderr
+    return load(out), done.stdout + done.stderr

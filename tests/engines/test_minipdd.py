@@ -19,10 +19,9 @@ from pddbench.deploy.minipdd.contexts import Contexts
 from pddbench.deploy.minipdd.launch import MiniDeployment
 from pddbench.deploy.minipdd.spec import MiniSpec
 from pddbench.errors import WorldError
-from pddbench.runfolder.load import load
 from pddbench.wan.link import Link
-from tests.engines.engine_kit import require, stream
-from tests.run.run_kit import BUSY, pddbench, small_rows, start, wait_for, write_trace
+from tests.engines.engine_kit import require, run_mini, stream
+from tests.run.run_kit import pddbench, small_rows, start, wait_for, write_trace
 
 pytestmark = pytest.mark.slow
 
@@ -103,19 +102,8 @@ def test_exact(mode):
 def three_arms(tmp_path_factory):
     """A run of all three arms over a link of packets; one answer a session is long enough to be handed over."""
     require("xllamacpp")
-    folder = tmp_path_factory.mktemp("mini")
-    rows = small_rows(3, turns=2, gap_s=0.05, tokens=300, start_gap_s=0.1, output=20)
-    for row in rows:
-        row["output_tokens"] = LONG_TOKENS if row["turn"] == 1 else 20
-    write_trace(folder / "small.trace.jsonl", rows)
-    (folder / "mini.toml").write_text(EXPERIMENT.format(one_way_ms=ONE_WAY_MS))
-    for number in range(3):  # a machine that is busy for a moment voids a run, rightly: then it is made again
-        out = folder / f"run{number}"
-        done = pddbench("run", folder / "mini.toml", "--wan", "tun", "--out", out, "--allow", "throttle", *BUSY)
-        if done.returncode != 98:
-            break
-    assert done.returncode == 0, done.stdout + done.stderr
-    return load(out)
+    experiment = EXPERIMENT.format(one_way_ms=ONE_WAY_MS)
+    return run_mini(tmp_path_factory.mktemp("mini"), experiment, 3, LONG_TOKENS)[0]
 
 
 def by_request(run, arm, column):

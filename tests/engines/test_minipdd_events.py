@@ -2,9 +2,7 @@
 
 import pytest
 
-from pddbench.runfolder.load import load
-from tests.engines.engine_kit import require
-from tests.run.run_kit import BUSY, pddbench, small_rows, write_trace
+from tests.engines.engine_kit import require, run_mini
 
 pytestmark = pytest.mark.slow
 
@@ -37,19 +35,7 @@ deployment = "pdd"
 def flapped(tmp_path_factory):
     """Two arms over a link of packets that fails again and again while long answers stream."""
     require("xllamacpp")
-    folder = tmp_path_factory.mktemp("flap")
-    rows = small_rows(2, turns=2, gap_s=0.05, tokens=300, start_gap_s=0.1, output=20)
-    for row in rows:
-        row["output_tokens"] = LONG_TOKENS if row["turn"] == 1 else 20
-    write_trace(folder / "small.trace.jsonl", rows)
-    (folder / "mini.toml").write_text(EXPERIMENT)
-    for number in range(3):  # a machine that is busy for a moment voids a run, rightly: then it is made again
-        out = folder / f"run{number}"
-        done = pddbench("run", folder / "mini.toml", "--wan", "tun", "--out", out, "--allow", "throttle", *BUSY)
-        if done.returncode != 98:
-            break
-    assert done.returncode == 0, done.stdout + done.stderr
-    return load(out), done.stdout + done.stderr
+    return run_mini(tmp_path_factory.mktemp("flap"), EXPERIMENT, 2, LONG_TOKENS)
 
 
 def test_answers_stay_whole(flapped):
