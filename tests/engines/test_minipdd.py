@@ -302,8 +302,8 @@ def test_nothing_stays_after_sigkill(tmp_path):
     finally:
         process.kill()
         process.communicate(timeout=20)
-    wait_for(lambda: not any(_alive(child) for child in children), "its processes to end", 20)
-    wait_for(lambda: not folder.exists(), "its folder to go", 10)
+    wait_for(lambda: not any(_alive(child) for child in children), "its processes to end")
+    wait_for(lambda: not folder.exists(), "its folder to go")
 
 
 def _read(path):
