@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -25,6 +24,7 @@ from pddbench.replay.spools import Spools
 from pddbench.replay.sse import SseParser
 from pddbench.replay.stream import arrival_times, kernel_ns
 from pddbench.runfolder.spooled import save_plan, spool_path, spool_paths
+from pddbench.scratch import scratch_folder
 from pddbench.workload.plan import Plan, PlannedRequest
 from pddbench.workload.requests import Requests
 
@@ -96,7 +96,7 @@ def _level(events_s: int, error_ms: float, life_s: float, workers: int, attempt:
     plan, rate = plan_of(events_s, life_s, workers)
     with ExitStack() as stack:
         servers = [stack.enter_context(served()) for _ in range(workers)]
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        folder = stack.enter_context(scratch_folder("calibrate"))
         targets = [_target(port, plan, rate, life_s) for port, _ in servers]
         cpu_share = in_loop(lambda: _run(plan, targets[0], folder) if workers == 1 else _run_by(plan, targets, folder))
         there = spool_paths(folder, _ARM, 1)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-import shutil
-import tempfile
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Literal
@@ -15,6 +14,7 @@ from pddbench.analyze.dataset import Dataset
 from pddbench.claims.recipes import trace_for
 from pddbench.errors import InputError
 from pddbench.runfolder.load import Run
+from pddbench.scratch import scratch_folder
 from pddbench.trace.model import Trace
 from pddbench.workload.experiment import Arm, Experiment
 from pddbench.workload.plan import Plan
@@ -35,14 +35,15 @@ class Bench:
 
     def __init__(self, size: Size = "small", seed: int = 1, limit_requests: int | None = None) -> None:
         self.size, self.seed, self.limit_requests = size, seed, limit_requests
-        self._folder = Path(tempfile.mkdtemp(prefix="pddbench-claims-"))
+        self._stack = contextlib.ExitStack()
+        self._folder = self._stack.enter_context(scratch_folder("claims"))
         self._data: dict[tuple[str, int, int | None], Dataset] = {}
         self._traces: dict[tuple[str, int], Trace] = {}
         self._plans: dict[bytes, Plan] = {}
 
     def close(self) -> None:
         """Remove what was written."""
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._stack.close()
 
     def path(self, name: str) -> Path:
         """The file of an experiment; a size of its own only where there is one."""

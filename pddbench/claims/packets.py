@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -15,6 +14,7 @@ import numpy as np
 from pddbench.analyze.intervals import Figure, draws_interval, number
 from pddbench.analyze.quantiles import Floats
 from pddbench.claims.model import Found, NotTestable, part, without
+from pddbench.scratch import scratch_folder
 
 INF = float("inf")
 RTT_S = 0.03
@@ -72,9 +72,9 @@ def c11_packets(backend: str = "auto") -> Found:
 
 
 def _measured(backend: str) -> Iterator[tuple[str, dict[str, Floats]]]:
-    with tempfile.TemporaryDirectory(prefix="pddbench-claims-") as folder:
+    with scratch_folder("claims") as folder:
         for condition in CONDITIONS:
-            yield condition.name, _on_a_link(condition, backend, Path(folder) / "times.json")
+            yield condition.name, _on_a_link(condition, backend, folder / "times.json")
 
 
 def _on_a_link(condition: Condition, backend: str, out: Path) -> dict[str, Floats]:

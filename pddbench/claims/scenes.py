@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
-from pathlib import Path
+import contextlib
 from typing import Any
 
 import msgspec
@@ -12,6 +10,7 @@ import msgspec
 from pddbench.analyze.dataset import Dataset
 from pddbench.claims.experiments import Bench, Size
 from pddbench.runfolder.load import Run
+from pddbench.scratch import scratch_folder
 from pddbench.trace.model import Trace
 from pddbench.workload.experiment import Experiment
 
@@ -28,13 +27,14 @@ class Scenes:
         self.seed = seed
         self.bench = Bench(size, seed)
         self._scale = scale
-        self._folder = Path(tempfile.mkdtemp(prefix="pddbench-claims-"))
+        self._stack = contextlib.ExitStack()
+        self._folder = self._stack.enter_context(scratch_folder("claims"))
         self._traces: dict[str, Trace] = {}
         self._runs: dict[str, Dataset] = {}
 
     def close(self) -> None:
         """Remove the run folders."""
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._stack.close()
         self.bench.close()
 
     def requests(self, n: int) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from pddbench.errors import InputError
 from pddbench.runner import consent, describe, manifest
 from pddbench.runner.order import fresh_salts
 from pddbench.runner.prepare import Prepared, prepare
+from pddbench.scratch import scratch_folder
 from pddbench.workload.experiment import Arm, Experiment, Slo, Workload
 from pddbench.workload.sweep import SweepShape, sweep_trace
 
@@ -43,8 +43,8 @@ def run_sweep(experiment: Experiment, options: SweepOptions) -> tuple[Path, int 
     if options.simulated and any(arm.emulated is None for arm in experiment.arm):
         raise InputError("only emulated arms can be simulated: leave the arms with a base_url or an engine out")
     _check_size(options)
-    with tempfile.TemporaryDirectory(prefix="pddbench-") as place:
-        prepared = _prepared(experiment, options, Path(place) / TRACE)
+    with scratch_folder("bathtub") as place:
+        prepared = _prepared(experiment, options, place / TRACE)
         _check_queue(prepared, options)
         if not options.quiet or options.dry_run:
             for line in describe.lines(prepared):
@@ -53,7 +53,7 @@ def run_sweep(experiment: Experiment, options: SweepOptions) -> tuple[Path, int 
             return None
         consent.ask(prepared, yes=options.yes, max_cost=None)
         folder = make_folder(options.out or default_folder(f"{experiment.name}-bathtub"), force=False)
-        shutil.copy(Path(place) / TRACE, folder / TRACE)
+        shutil.copy(place / TRACE, folder / TRACE)
         return folder, _execute(prepared, folder, options)
 
 

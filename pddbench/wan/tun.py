@@ -11,12 +11,12 @@ import contextlib
 import os
 import select
 import subprocess
-import tempfile
 import threading
 from pathlib import Path
 from typing import Any
 
 from pddbench.errors import WorldError
+from pddbench.scratch import scratch_folder
 from pddbench.text import printable
 from pddbench.wan.compiler import compile_emulator
 from pddbench.wan.device import NAME, Unavailable
@@ -51,8 +51,8 @@ class Tun:
         self._shapes: dict[str, Shape] = {}
         self._asking = threading.Lock()
         self._seed, self._mtu_bytes = seed, mtu_bytes
-        with tempfile.TemporaryDirectory(prefix="pddbench-") as folder:  # a running program needs no name
-            binary, made_by = (None, "asked for") if implementation == "python" else compile_emulator(Path(folder))
+        with scratch_folder("tun") as folder:  # a running program needs no name
+            binary, made_by = (None, "asked for") if implementation == "python" else compile_emulator(folder)
             if binary is None and implementation == "c":
                 raise Unavailable(self.name, made_by)
             self.emulator = f"C, by {made_by}" if binary else f"Python ({made_by})"

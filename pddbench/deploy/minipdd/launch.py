@@ -6,12 +6,9 @@ import contextlib
 import importlib.util
 import json
 import secrets
-import shutil
-import tempfile
 import time
 import urllib.error
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -22,6 +19,7 @@ from pddbench.deploy.children import Child
 from pddbench.deploy.gguf import write_tiny_llama
 from pddbench.deploy.minipdd.spec import ROLES, SHAPE, MiniSpec, Part
 from pddbench.errors import InputError, WorldError
+from pddbench.scratch import scratch_folder
 from pddbench.text import printable
 from pddbench.wan.guard import Guard
 from pddbench.wan.namespaces import Side
@@ -52,8 +50,7 @@ class MiniDeployment:
         try:
             self._listener = self._stack.enter_context(children.listener(spec.host, spec.port))
             self.port: int = self._listener.getsockname()[1]
-            self._folder = Path(tempfile.mkdtemp(prefix="pddbench-mini-"))
-            self._stack.callback(shutil.rmtree, self._folder, ignore_errors=True)
+            self._folder = self._stack.enter_context(scratch_folder("mini"))
             self._model = self._make_model()
             if spec.kind != "baseline" and spec.wan_backend != "model":
                 self.link = open_link(spec.link, spec.wan_backend)
@@ -92,7 +89,7 @@ class MiniDeployment:
         part = Part(
             spec=self.spec, engines={role: url for role, url in urls.items() if role not in in_b},
             folder=str(self._folder / "a"), epoch_ns=epoch_ns, peer=peer, http_fd=self._listener.fileno(),
-            rubbish=str(self._folder), token=self._token,
+            token=self._token,
         )  # fmt: skip
         self._ours("a", part, [self._listener.fileno()])
 

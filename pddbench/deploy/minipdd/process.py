@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import shutil
 import socket
 import sys
 from collections.abc import Callable
@@ -84,20 +83,18 @@ def _lost(name: str) -> Callable[[], None]:
     return end
 
 
-def _end_with_parent(loop: asyncio.AbstractEventLoop, rubbish: str | None) -> None:
-    """Exit when stdin ends: whoever held its other end is gone, however it went, and cannot clean up."""
+def _end_with_parent(loop: asyncio.AbstractEventLoop) -> None:
+    """Exit when stdin ends: whoever held its other end is gone, however it went."""
 
     def read() -> None:
         if not os.read(sys.stdin.fileno(), 4096):
-            if rubbish is not None:
-                shutil.rmtree(rubbish, ignore_errors=True)
             os._exit(0)
 
     loop.add_reader(sys.stdin.fileno(), read)
 
 
 async def _serve(name: str, part: Part) -> None:
-    _end_with_parent(asyncio.get_running_loop(), part.rubbish)
+    _end_with_parent(asyncio.get_running_loop())
     port = await {"a": serve_a, "b": serve_b}[name](part)
     sys.stdout.write(json.dumps({"port": port}) + "\n")
     sys.stdout.flush()

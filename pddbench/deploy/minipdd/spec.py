@@ -76,8 +76,8 @@ class MiniSpec(msgspec.Struct, frozen=True, kw_only=True):
 class Part(msgspec.Struct, frozen=True, kw_only=True):
     """What a process of ours is told on its stdin. `engines`: URL by role. `folder`: its slot files.
 
-    `peer`: address and port of B's process, for A's. `listen`: address B's process is reached by. `rubbish`: what to
-    delete when the parent dies. `token`: who knows it may have the replies compared.
+    `peer`: address and port of B's process, for A's. `listen`: address B's process is reached by. `token`: who knows it
+    may have the replies compared.
     """
 
     spec: MiniSpec
@@ -87,5 +87,4 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     peer: tuple[str, int] | None = None
     listen: str = "127.0.0.1"
     http_fd: int = -1
-    rubbish: str | None = None
     token: str = ""
