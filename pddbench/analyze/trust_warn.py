@@ -70,18 +70,6 @@ def events_not_reached(data: Dataset) -> Iterator[Finding]:
         )
 
 
-def netem_brown_out(data: Dataset) -> Iterator[Finding]:
-    """netem gives a packet its time when it arrives: what queued at a low rate leaves at it even afterwards."""
-    wan = data.run.manifest.get("wan") or {}
-    brown = [str(text) for text in wan.get("events") or [] if str(text).strip().startswith("brown-out")]
-    if wan.get("backend") == "netem" and brown:
-        yield _warn(
-            "netem_brown_out",
-            f"over netem {printable(brown[0], 80)!r} lasts longer than asked where its queue fills",
-            "take it over tun (--wan tun), where what waits leaves at the new rate",
-        )
-
-
 def order(data: Dataset) -> Iterator[Finding]:
     """Drift of the machine falls on the arms unequally unless their mean place in the order is the same."""
     if data.run.manifest.get("simulated"):
@@ -317,7 +305,6 @@ WARNINGS: tuple[Callable[[Dataset], Iterator[Finding]], ...] = (
     interrupted,
     single_arm,
     events_not_reached,
-    netem_brown_out,
     order,
     coverage,
     trend,

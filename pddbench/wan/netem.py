@@ -2,24 +2,37 @@
 
 netem works on what leaves a device, so each end delays by the one-way delay and the round trip is the sum. Everything
 goes through `ip` and `tc` as lists of arguments, and is read back as JSON: what the kernel took otherwise is an error.
+
+netem gives a packet its time when it comes, by the rate of that moment: what queued at a low rate would leave at it
+long after the rate was raised again, and all that comes later behind it. So a line that becomes slower is slowed by a
+token bucket (tbf) above netem, which holds back what is due by then; netem keeps the highest rate it had. Until the
+first change the bucket is so wide that it holds back nothing.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
 
 from pddbench.errors import WorldError
 from pddbench.wan.device import NAME, Unavailable, command, json_command
 from pddbench.wan.namespaces import Namespaces, Side
 from pddbench.wan.shape import Shape, offload
 
-HANDLE = "1d:"  # ours, so that a qdisc that is not is seen
+_LINE, _INNER, _HANDLE = "1d:", "1d:1", "1e:"  # ours, so that a qdisc that is not is seen
 _MAC = {"a": "02:00:00:00:00:0a", "b": "02:00:00:00:00:0b"}
 _QUEUE_PACKETS = "20000"
 _GSO_SEGMENTS = 65535  # what the kernel gives a veth; 1: no super-packets
 _TOLERANCE = 1e-3  # percentages are 32-bit fractions, times are in ticks of 64 ns
+_WIDE_MBIT = 100_000.0  # holds back nothing that a veth pair can carry
+_BURST_S = 1e-3
+_HEADER_BYTES = 14
+_SUPER_PACKET_BYTES = 70_000  # 64 KB and the headers of its segments; tbf never sends what is longer than its burst
+_UNUSED_LIMIT_BYTES = "1000000"  # tbf asks for one for a queue of its own; netem's counts
 
 
 def tool(name: str) -> str:
@@ -78,6 +91,39 @@ def mismatches(shape: Shape, options: dict[str, Any]) -> list[str]:
     return wrong
 
 
+class _Line(NamedTuple):
+    """One direction's rates: netem's own (None: no rate), the token bucket's, and the longest packet it may hold."""
+
+    netem_mbit: float | None
+    mbit: float
+    packet_bytes: int
+
+    @classmethod
+    def new(cls, shape: Shape) -> _Line:
+        """Before any change: all by netem."""
+        return cls(shape.rate_mbit, _WIDE_MBIT, _longest_bytes(shape))
+
+    def changed(self, before: Shape, shape: Shape) -> _Line:
+        """After one: netem's rate never falls, the bucket has the rate that is wanted."""
+        longest = max(self.packet_bytes, _longest_bytes(shape))
+        if shape.rate_mbit is None or before.rate_mbit == shape.rate_mbit:
+            return self._replace(packet_bytes=longest)
+        return _Line(max(shape.rate_mbit, self.netem_mbit or 0.0), shape.rate_mbit, longest)
+
+    def inner(self, shape: Shape) -> Shape:
+        """What netem is given."""
+        return msgspec.structs.replace(shape, rate_mbit=self.netem_mbit, queue_packets=shape.limit_packets)
+
+    def arguments(self) -> list[str]:
+        """The bucket in tc's words."""
+        burst = max(2 * self.packet_bytes, round(self.mbit * 1e6 / 8 * _BURST_S))
+        return ["tbf", "rate", f"{self.mbit * 1e6:.0f}bit", "burst", str(burst), "limit", _UNUSED_LIMIT_BYTES]
+
+
+def _longest_bytes(shape: Shape) -> int:
+    return _SUPER_PACKET_BYTES if offload(shape) else shape.mtu_bytes + _HEADER_BYTES
+
+
 class Netem:
     """A veth pair, one end in each namespace."""
 
@@ -86,6 +132,7 @@ class Netem:
     def __init__(self, namespaces: Namespaces) -> None:
         self._sides = {"a_to_b": namespaces.a, "b_to_a": namespaces.b}
         self._shapes: dict[str, Shape] = {}
+        self._lines: dict[str, _Line] = {}
         self._ip, self._tc = tool("ip"), tool("tc")
         self._connect(namespaces)
 
@@ -107,35 +154,55 @@ class Netem:
         """See `Backend.apply`."""
         for direction, shape in (("a_to_b", a_to_b), ("b_to_a", b_to_a)):
             if self._shapes.get(direction) != shape:
-                self._apply(self._sides[direction], shape, self._shapes.pop(direction, None))
+                before, line = self._shapes.pop(direction, None), self._lines.pop(direction, None)
+                self._lines[direction] = self._apply(self._sides[direction], shape, before, line)
                 self._shapes[direction] = shape
         self.check_unchanged()
 
-    def _apply(self, side: Side, shape: Shape, before: Shape | None) -> None:
+    def _apply(self, side: Side, shape: Shape, before: Shape | None, line: _Line | None) -> _Line:
         """Delete, then add: a change keeps each figure that it does not name. Where it names all of them it is a
         change, so that what is under way stays under way."""  # fmt: skip
-        segments = _GSO_SEGMENTS if offload(shape) else 1
-        command(side, [self._ip, "link", "set", NAME, "mtu", str(shape.mtu_bytes), "gso_max_segs", str(segments)])
-        there = self._own_qdisc(side) is not None
-        word = "change" if there and before is not None and _same_names(before, shape) else "add"
-        if there and word == "add":
+        if before is not None and line is not None and _same_names(before, shape):
+            after = line.changed(before, shape)
+            if self._change(side, (before, line), (shape, after)):
+                return after
+        if any(self._own_qdiscs(side)):
             command(side, [self._tc, "qdisc", "delete", "dev", NAME, "root"])
-        put = [self._tc, "qdisc", word, "dev", NAME, "root", "handle", HANDLE, "netem", *netem_arguments(shape)]
-        done = side.run(put)
-        if done.returncode != 0:
-            raise Unavailable(self.name, f"tc says {_sentence(done.stderr)}")
+        after = _Line.new(shape)
+        for words in self._words("add", after, shape):
+            if reason := _refusal(side, words):
+                raise Unavailable(self.name, reason)
+        return after
 
-    def _own_qdisc(self, side: Side) -> dict[str, Any] | None:
+    def _change(self, side: Side, before: tuple[Shape, _Line], after: tuple[Shape, _Line]) -> bool:
+        """Run only what differs, as on a slow machine each command takes a while. False: it could not be changed."""
+        words = [self._words("change", line, shape) for shape, line in (before, after)]
+        return not any(_refusal(side, new) for old, new in zip(*words, strict=True) if old != new)
+
+    def _words(self, word: str, line: _Line, shape: Shape) -> list[list[str]]:
+        """What makes, or changes, a direction: device, token bucket, netem."""
+        segments = _GSO_SEGMENTS if offload(shape) else 1
+        qdisc = [self._tc, "qdisc", word, "dev", NAME]
+        return [
+            [self._ip, "link", "set", NAME, "mtu", str(shape.mtu_bytes), "gso_max_segs", str(segments)],
+            [*qdisc, "root", "handle", _LINE, *line.arguments()],
+            [*qdisc, "parent", _INNER, "handle", _HANDLE, "netem", *netem_arguments(line.inner(shape))],
+        ]
+
+    def _own_qdiscs(self, side: Side) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The token bucket and the netem below it; empty where it is gone."""
         listing = json_command(side, [self._tc, "-s", "-j", "qdisc", "show", "dev", NAME])
-        return next((q for q in listing if q.get("root") and q.get("handle") == HANDLE), None)
+        bucket: dict[str, Any] = next((q for q in listing if q.get("root") and q.get("handle") == _LINE), {})
+        return bucket, next((q for q in listing if q.get("parent") == _INNER and q.get("handle") == _HANDLE), {})
 
     def read_back(self) -> dict[str, Any]:
         """See `Backend.read_back`: the qdisc and the device of each end."""
         found = {}
         for direction, side in self._sides.items():
             (device,) = json_command(side, [self._ip, "-d", "-j", "link", "show", "dev", NAME])
-            qdisc = self._own_qdisc(side) or {}
+            bucket, qdisc = self._own_qdiscs(side)
             found[direction] = {
+                "line": {"kind": bucket.get("kind"), "options": bucket.get("options")},
                 "kind": qdisc.get("kind"),
                 "options": qdisc.get("options"),
                 "mtu": device.get("mtu"),
@@ -146,10 +213,13 @@ class Netem:
     def check_unchanged(self) -> None:
         """`WorldError` when an end is not what was last applied."""
         for direction, found in self.read_back().items():
-            shape = self._shapes[direction]
-            if found["kind"] != "netem":
+            shape, line = self._shapes[direction], self._lines[direction]
+            if found["kind"] != "netem" or found["line"]["kind"] != "tbf":
                 raise WorldError(f"netem is gone from side {self._sides[direction].name} of the link")
-            wrong = mismatches(shape, found["options"])
+            wrong = mismatches(line.inner(shape), found["options"])
+            rate = found["line"]["options"].get("rate", 0.0) * 8e-6
+            if abs(rate - line.mbit) > max(_TOLERANCE * line.mbit, 8e-6):
+                wrong.append(f"the line's rate is {rate:g} Mbit/s, not {line.mbit:g}")
             if found["mtu"] != shape.mtu_bytes:
                 wrong.append(f"mtu is {found['mtu']}, not {shape.mtu_bytes}")
             if not offload(shape) and found["gso_max_segs"] != 1:
@@ -163,7 +233,7 @@ class Netem:
         """See `Backend.counters`. netem has one counter for a loss and a full queue: both are in `lost`."""
         out = {}
         for direction, side in self._sides.items():
-            qdisc = self._own_qdisc(side) or {}
+            _, qdisc = self._own_qdiscs(side)
             out[direction] = {
                 "packets": float(qdisc.get("packets", 0)),
                 "bytes": float(qdisc.get("bytes", 0)),
@@ -182,7 +252,11 @@ def _same_names(before: Shape, after: Shape) -> bool:
     return (before.rate_mbit is None or after.rate_mbit is not None) and before.distribution == after.distribution
 
 
-def _sentence(stderr: str) -> str:
-    """The first line of what tc said, without its own prefix."""
-    lines = [line.strip() for line in stderr.strip().splitlines() if line.strip()]
-    return repr(lines[0].removeprefix("Error: ").rstrip(".")) if lines else "nothing"
+def _refusal(side: Side, words: list[str]) -> str:
+    """Run it: the first line of what was said against it, or nothing."""
+    done = side.run(words)
+    if done.returncode == 0:
+        return ""
+    lines = [line.strip() for line in done.stderr.strip().splitlines() if line.strip()]
+    said = repr(lines[0].removeprefix("Error: ").rstrip(".")) if lines else "nothing"
+    return f"{Path(words[0]).name} says {said}"

@@ -329,14 +329,3 @@ def test_trend_of_many_sessions_is_counted_as_pair_by_pair(values):
     """Without it the rule `backlog` would need gigabytes at a hundred thousand sessions, or count something else."""
     pairs = [(b > a) - (b < a) for i, a in enumerate(values) for b in values[i + 1 :]]
     assert trust_timing._concordance(np.array(values, dtype=float)) == sum(pairs)
-
-
-@pytest.mark.parametrize(
-    ("backend", "event", "said"),
-    [("netem", "brown-out 5 1 0.1", True), ("tun", "brown-out 5 1 0.1", False), ("netem", "cut 5 1", False)],
-)
-def test_a_brown_out_over_netem_is_not_taken_at_its_word(tmp_path, backend, event, said):
-    """Without it a link that is slow ten times as long as asked would pass for what was asked."""
-    run = load(make_run(tmp_path))
-    run.manifest["wan"] = {"backend": backend, "events": [event]}
-    assert ("netem_brown_out" in {finding.rule for finding in trust.findings(Dataset(run))}) == said

@@ -3,6 +3,7 @@
 import os
 import time
 
+import brown_out
 import pytest
 from traces_left import HOLD, host_devices, left_by_kills, named_namespaces
 
@@ -89,6 +90,11 @@ def test_what_waits_for_the_line_leaves_at_its_new_rate(emulator):
         queued = waiting()
         time.sleep(queued * 4e-6)
         assert waiting() > queued / 2, "what was queued before the slow phase left as if there were none"
+
+
+def test_a_brown_out_lasts_as_long_as_asked():
+    with open_shapes(brown_out.LINE, brown_out.LINE, "tun") as link:
+        brown_out.check(*brown_out.carried_mbit(link))
 
 
 def test_the_end_of_the_emulator_is_an_error():
