@@ -4,6 +4,7 @@ import os
 import random
 import subprocess
 import sys
+import tempfile
 import time
 import uuid
 from pathlib import Path
@@ -35,7 +36,7 @@ while True:
 
 
 def left_by_kills(argv, latest_s, count=10):
-    """Start as many, SIGKILL each at a random moment up to `latest_s`; the processes and namespaces that are left."""
+    """Start as many, SIGKILL each at a random moment up to `latest_s`; what is left: processes, namespaces, folders."""
     draw = random.Random()
     owners = [Marked(argv, stderr=subprocess.DEVNULL) for _ in range(count)]  # all run at the same time
     for owner in owners:
@@ -44,7 +45,7 @@ def left_by_kills(argv, latest_s, count=10):
             owner.alive()
         owner.popen.kill()
         owner.popen.wait()
-    return [left for owner in owners for left in (*owner.wait_until_gone(), *owner.namespaces_held())]
+    return [left for owner in owners for left in (*owner.wait_until_gone(), *owner.namespaces_held(), *owner.folders())]
 
 
 class Marked:
@@ -52,7 +53,8 @@ class Marked:
 
     def __init__(self, argv, **options):
         self.mark = uuid.uuid4().hex
-        environment = {**os.environ, _VARIABLE: self.mark, "PYTHONPATH": str(CHECKOUT)}
+        self._place = tempfile.TemporaryDirectory()
+        environment = {**os.environ, _VARIABLE: self.mark, "PYTHONPATH": str(CHECKOUT), "TMPDIR": self._place.name}
         self.popen = subprocess.Popen([sys.executable, *argv], env=environment, cwd=CHECKOUT, **options)
         self.namespaces = set()
 
@@ -74,6 +76,11 @@ class Marked:
         while (left := self.alive()) and time.monotonic() < until:
             time.sleep(0.02)
         return left
+
+    def folders(self):
+        """What is left where temporary files go."""
+        with self._place as place:
+            return [entry.name for entry in Path(place).iterdir()]
 
     def namespaces_held(self, limit_s=20.0):
         """Those of its namespaces, the host's excluded, that some process is still in after a while.
