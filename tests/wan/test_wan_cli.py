@@ -133,7 +133,7 @@ def test_a_signal_ends_both_sides(number, code, tun_works):
     _, errors = owner.popen.communicate(timeout=60)
     assert owner.popen.returncode == code, errors
     assert b"Traceback" not in errors
-    assert owner.wait_until_gone() == [] and owner.namespaces_held() == set()
+    assert owner.left() == []
     assert host_devices() == before
 
 
@@ -147,7 +147,7 @@ def test_a_signal_during_the_verification_is_clean(tun_works):
     os.kill(owner.popen.pid, signal.SIGTERM)
     _, errors = owner.popen.communicate(timeout=60)
     assert owner.popen.returncode == 143 and b"Traceback" not in errors
-    assert owner.wait_until_gone() == [] and owner.namespaces_held() == set()
+    assert owner.left() == []
 
 
 @pytest.mark.slow

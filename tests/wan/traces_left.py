@@ -45,7 +45,7 @@ def left_by_kills(argv, latest_s, count=10):
             owner.alive()
         owner.popen.kill()
         owner.popen.wait()
-    return [left for owner in owners for left in (*owner.wait_until_gone(), *owner.namespaces_held(), *owner.folders())]
+    return [left for owner in owners for left in owner.left()]
 
 
 class Marked:
@@ -77,10 +77,11 @@ class Marked:
             time.sleep(0.02)
         return left
 
-    def folders(self):
-        """What is left where temporary files go."""
+    def left(self):
+        """Processes, namespaces, and what lies where temporary files go; once."""
+        found = [*self.wait_until_gone(), *self.namespaces_held()]
         with self._place as place:
-            return [entry.name for entry in Path(place).iterdir()]
+            return [*found, *(entry.name for entry in Path(place).iterdir())]
 
     def namespaces_held(self, limit_s=20.0):
         """Those of its namespaces, the host's excluded, that some process is still in after a while.
