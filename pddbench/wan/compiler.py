@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -21,7 +22,8 @@ def compile_emulator(folder: Path) -> tuple[Path | None, str]:
     binary = folder / "tun-emulator"
     argv = [compiler, "-O2", "-o", str(binary), str(SOURCE), "-lm"]
     try:
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=_TIMEOUT_S)
+        place = {**os.environ, "TMPDIR": str(folder)}  # what a compiler that is killed leaves goes with the folder
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=_TIMEOUT_S, env=place)
         if done.returncode != 0:
             errors = [line for line in done.stderr.splitlines() if "error" in line] or ["unknown error"]
             return None, f"{compiler} failed: {printable(errors[0])}"
