@@ -22,15 +22,28 @@ class Meter:
     def __init__(self, near: Side, far: Side) -> None:
         self._near, self._far = near, far
         self._server = far.popen(
-            program("measure", "serve", far.address), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=None
-        )
+            program("measure", "serve", far.address),
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+        try:
+            self._port = self._first_line()
+            if not self._port:
+                raise WorldError(f"cannot measure the link: no server came up in side {far.name}{self._last_words()}")
+        except BaseException:
+            self.close()
+            raise
+
+    def _first_line(self) -> str:
         stdout = self._server.stdout
         assert stdout is not None
         readable, _, _ = select.select([stdout], [], [], _READY_TIMEOUT_S)
-        self._port = stdout.readline().decode().strip() if readable else ""
-        if not self._port:
-            self.close()
-            raise WorldError(f"cannot measure the link: no server came up in side {far.name}")
+        return stdout.readline().decode().strip() if readable else ""
+
+    def _last_words(self) -> str:
+        assert self._server.stderr is not None
+        self._server.kill()
+        lines = self._server.stderr.read().decode(errors="replace").strip().splitlines()
+        return f": {printable(lines[-1])}" if lines else ""
 
     def measure(self, what: str, *arguments: object, seconds: float = 0.0) -> dict[str, Any]:
         """One of the measures of `wan.inside.measure`, which takes about `seconds`."""
@@ -63,13 +76,13 @@ class Meter:
     def watch(self, every_s: float, count: int) -> subprocess.Popen[bytes]:
         """A process that prints a line of JSON (`rtt_ms`, `lost`) every so often, until it is killed or we are gone."""
         command = program("measure", "watch", self._far.address, self._port, str(every_s), str(count))
-        return self._near.popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        return self._near.popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
 
     def close(self) -> None:
         """End the server."""
-        assert self._server.stdin is not None and self._server.stdout is not None
-        self._server.stdin.close()
-        self._server.stdout.close()
+        for stream in (self._server.stdin, self._server.stdout, self._server.stderr):
+            assert stream is not None
+            stream.close()
         self._server.wait()
 
     def __enter__(self) -> Meter:
