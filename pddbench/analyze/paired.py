@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pddbench.analyze import intervals, registry
 from pddbench.analyze.intervals import Figure, number
-from pddbench.analyze.quantiles import Bools
+from pddbench.analyze.quantiles import Bools, Ints
 from pddbench.analyze.samples import ArmData, Values
 
 if TYPE_CHECKING:
@@ -80,19 +81,30 @@ class Pair:
 
 def pair(a: Side, b: Side) -> Pair:
     """Cut both sides to the requests they share. Rows must be unique by (request_id, repeat)."""
-    key = ["request_id", "repeat"]
-    left, right = (side.rows.assign(line=side.rows.index).set_index(key) for side in (a, b))
-    both = left.index.intersection(right.index, sort=False)
-    left, right = left.loc[both], right.loc[both]
-    same = (left["plan_sha256"] == right["plan_sha256"]).to_numpy(dtype=bool, na_value=False)
-    sessions = sorted(set(left["session_id"][same]))
-    data_a = ArmData(_lines(left[same]), a.gaps, sessions, a.cost_per_hour, None, a.cut_window_s)
+    import pandas as pd
+
+    index_a, index_b = (pd.MultiIndex.from_frame(side.rows[["request_id", "repeat"]]) for side in (a, b))
+    found = index_b.get_indexer(index_a)
+    at_a = np.flatnonzero(found >= 0)
+    at_b = found[at_a]
+    sent_a, sent_b = _plans(a, at_a), _plans(b, at_b)
+    same = (sent_a == sent_b) & (sent_a != "")
+    rows_a, rows_b = _at(a.rows, at_a[same]), _at(b.rows, at_b[same])
+    sessions = sorted(set(rows_a["session_id"]))
+    data_a = ArmData(rows_a, a.gaps, sessions, a.cost_per_hour, None, a.cut_window_s)
     weights = data_a.weights if sessions else np.empty((0, 0), dtype=np.uint16)
-    data_b = ArmData(_lines(right[same]), b.gaps, sessions, b.cost_per_hour, weights, b.cut_window_s)
-    return Pair(data_a, data_b, len(a.rows) + len(b.rows) - 2 * len(both), int((~same).sum()))
+    data_b = ArmData(rows_b, b.gaps, sessions, b.cost_per_hour, weights, b.cut_window_s)
+    return Pair(data_a, data_b, len(a.rows) + len(b.rows) - 2 * len(at_a), int((~same).sum()))
 
 
-def _lines(rows: pd.DataFrame) -> pd.DataFrame:
-    """Back to the index that numbers the lines of the run."""
-    out: pd.DataFrame = rows.reset_index().set_index("line")
-    return out
+def _plans(side: Side, at: Ints) -> NDArray[np.object_]:
+    """The checksum of what was sent, of some rows; empty where it is missing."""
+    plans: NDArray[np.object_] = side.rows["plan_sha256"].fillna("").to_numpy(dtype=object)[at]
+    return plans
+
+
+def _at(rows: pd.DataFrame, at: Ints) -> pd.DataFrame:
+    """Those rows in that order; all of them as they are without a copy, which of a million takes a gigabyte."""
+    if len(at) == len(rows) and (at == np.arange(len(rows))).all():
+        return rows
+    return rows.iloc[at]
