@@ -249,7 +249,8 @@ def test_clients_that_leave_take_their_work_along():
         with pytest.raises(urllib.error.HTTPError, match="403"):  # its work is for whoever started it
             urllib.request.urlopen(f"{deployment.url}/exactness", b'{"single": "http://127.0.0.1:1"}', timeout=10)
         kept = [path.stat().st_size for path in (folder / "a").iterdir()]
-    assert figures["requests_ok"] + figures["requests_cancelled"] == 20 and figures["requests_cancelled"] > 5
+    seen = figures["requests_ok"] + figures["requests_cancelled"]
+    assert seen <= 20 and figures["requests_cancelled"] > 5  # who leaves at once may never have been heard
     assert sum(kept) == figures["cache_bytes"] <= spec.cache_bytes
 
 
