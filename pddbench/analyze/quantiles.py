@@ -16,7 +16,6 @@ Bools = NDArray[np.bool_]
 Weights = NDArray[np.uint16]  # (draws, sessions): how often each session counts
 Codes = NDArray[np.int64] | NDArray[np.int32]  # of sessions or rows; the narrow ones are for a hundred million gaps
 
-_MOST_CELLS = 20_000_000  # of the table of sessions by block
 _CELLS_AT_ONCE = 4_000_000  # of a matrix of weights
 _SLACK = 1e-9  # q*n that is a whole number must not be pushed over it by rounding
 
@@ -66,7 +65,8 @@ class SessionQuantiles:
     """Quantiles of rows under session weights.
 
     Rows are sorted once and cut into blocks of consecutive ranks; a matrix product gives the weight up to each block's
-    end, so a draw looks only into the one block its quantile is in. Exact, and about sqrt(n) per draw and session.
+    end, so a draw looks only into the one block its quantile is in. Exact. The product costs sessions x blocks a draw,
+    the look inside rows / blocks, each of them some hundred times as much: hence the size of a block.
     """
 
     def __init__(self, values: Floats, code: Codes, sessions: int) -> None:
@@ -74,33 +74,34 @@ class SessionQuantiles:
         self.ascending = values[order]
         self.code = code[order]
         self._sessions = sessions
-        self._kept: Floats | None = None
-        self._block = max(16, math.isqrt(len(values)), len(values) * sessions // _MOST_CELLS)
+        self._reached: tuple[Weights, Floats] | None = None
+        self._block = max(16, math.isqrt(len(values)), math.isqrt(len(values) * sessions) // 10)
 
-    @property
-    def _upto(self) -> Floats:
-        """(blocks, sessions): rows of each session up to a block's end; kept where it is small."""
-        if self._kept is not None:
-            return self._kept
+    def _weight_upto(self, weights: Weights) -> Floats:
+        """(draws, blocks): the weight up to each block's end; that of the last weights is kept for the next quantile,
+        as of many sessions it is nearly all of the work."""  # fmt: skip
+        if self._reached is not None and self._reached[0] is weights:
+            return self._reached[1]
         n = len(self.ascending)
-        blocks = -(-n // self._block) if n else 0
+        blocks = -(-n // self._block)
         cell = (np.arange(n) // self._block) * self._sessions + self.code
         counts = np.bincount(cell, minlength=blocks * self._sessions).reshape(blocks, self._sessions)
-        upto: Floats = counts.cumsum(axis=0, dtype=np.float64)
-        if upto.size <= _CELLS_AT_ONCE:
-            self._kept = upto
-        return upto
+        reached: Floats = weighted_sums(weights, counts.T.astype(np.float64)).cumsum(axis=1)
+        if reached.size <= _CELLS_AT_ONCE:
+            self._reached = weights, reached
+        return reached
 
     def at(self, q: float, weights: Weights) -> Floats:
         """(draws,) quantiles under (draws, sessions) weights; NaN for a draw without any row."""
         if len(self.ascending) == 0:
             return np.full(len(weights), math.nan)
-        reached = weighted_sums(weights, self._upto.T)
+        reached = self._weight_upto(weights)
         total = reached[:, -1]
         need = np.ceil(q * total - _SLACK)
         block = (reached < need[:, None]).sum(axis=1)
         before = np.where(block > 0, reached[np.arange(len(weights)), np.maximum(block - 1, 0)], 0.0)
-        found = self._inside(block, need - before, weights)
+        parts = _blocks(len(weights), self._block)
+        found = np.concatenate([self._inside(block[some], (need - before)[some], weights[some]) for some in parts])
         return np.where(total > 0, found, math.nan)
 
     def _inside(self, block: Ints, need: Floats, weights: Weights) -> Floats:

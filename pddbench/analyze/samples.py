@@ -140,6 +140,7 @@ class ArmData:
         self._weights = weights
         self.cut_window_s = cut_window_s
         self._values: dict[str, Values] = {}
+        self._draws: dict[tuple[str, str], Floats] = {}
 
     @cached_property
     def code(self) -> Ints:
@@ -177,7 +178,13 @@ class ArmData:
 
     def draws(self, name: str, stat: str, weights: Weights | None = None) -> Floats:
         """(draws,) values of `name.stat` under session weights; those that arms share unless told."""
-        weights = self.weights if weights is None else weights
+        if weights is not None:
+            return self._draw(name, stat, weights)
+        if (name, stat) not in self._draws:
+            self._draws[name, stat] = self._draw(name, stat, self.weights)
+        return self._draws[name, stat]
+
+    def _draw(self, name: str, stat: str, weights: Weights) -> Floats:
         if stat in registry.QUANTILES:
             return self.values(name).index.at(registry.QUANTILES[stat], weights)
         if name == "cost_per_hour":
