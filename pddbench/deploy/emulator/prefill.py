@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Callable
 
 from pddbench.deploy.emulator.spec import Chip, RoleSpec
@@ -25,10 +25,13 @@ class _Work:
         self.fresh = self.prefix = 0
 
 
+_Queue = OrderedDict[int, _Work]  # by request, so that a client that leaves a long queue costs no walk along it
+
+
 class _Instance:
     __slots__ = ("alive", "busy", "current", "ending", "free_s", "number", "queue", "version")
 
-    def __init__(self, number: int, queue: deque[_Work]) -> None:
+    def __init__(self, number: int, queue: _Queue) -> None:
         self.number, self.queue = number, queue
         self.alive, self.busy, self.version = True, False, 0
         self.current: _Work | None = None  # begun, and not at its end after the step under way
@@ -49,13 +52,13 @@ class Prefill:
     ) -> None:
         self._clock, self._chip = clock, role.chip
         self._chunk, self._packing, self._pooled = chunk_tokens, packing, pooled
-        self._shared: deque[_Work] = deque()
+        self._shared: _Queue = OrderedDict()
         self._instances = [self._new(number) for number in range(role.count)]
         self.steps = 0
         self.busy_s = 0.0
 
     def _new(self, number: int) -> _Instance:
-        return _Instance(number, self._shared if self._pooled else deque())
+        return _Instance(number, self._shared if self._pooled else OrderedDict())
 
     def submit(
         self,
@@ -74,7 +77,7 @@ class Prefill:
             )
         else:
             queue = self._instances[number].queue
-        queue.append(work)
+        queue[rid] = work
         for instance in self._instances:
             if instance.alive and not instance.busy and instance.queue is queue:
                 self._start(instance)
@@ -94,9 +97,8 @@ class Prefill:
 
     def drop(self, rid: int) -> None:
         """Take a prompt out of the queue; one that has started runs to its end."""
-        for queue in {id(one.queue): one.queue for one in self._instances}.values():
-            for work in [work for work in queue if work.rid == rid]:
-                queue.remove(work)
+        for instance in self._instances:
+            instance.queue.pop(rid, None)
 
     def lose(self, number: int) -> list[int]:
         """An instance is gone; returns the requests that it was working on or had queued alone."""
@@ -105,7 +107,7 @@ class Prefill:
         instance.version += 1
         lost = [work.rid for work in [instance.current, *instance.ending] if work is not None]
         if not self._pooled:
-            lost += [work.rid for work in instance.queue]
+            lost += instance.queue
             instance.queue.clear()
         instance.current, instance.ending = None, []
         return lost
@@ -131,7 +133,7 @@ class Prefill:
         work, instance.current = instance.current, None
         while left > 0 and (work is not None or instance.queue):
             if work is None:
-                work = instance.queue.popleft()
+                _, work = instance.queue.popitem(last=False)
                 work.fresh, work.prefix = work.measure(instance.number)
                 took_s += chip.prefill_a_s
             tokens = int(min(work.fresh, left))
