@@ -9,8 +9,12 @@ from typing import TYPE_CHECKING, Any
 from pddbench.analyze import metrics, money, paired, window
 from pddbench.analyze.gaps import Gaps, flat_gaps
 from pddbench.analyze.samples import ArmData
+from pddbench.errors import InputError
+from pddbench.text import printable
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import pandas as pd
 
     from pddbench.runfolder.load import Run
@@ -28,6 +32,7 @@ class Dataset:
     def lines(self) -> pd.DataFrame:
         """`request_metrics` of all rows of the run, warm-up included."""
         lines = metrics.request_metrics(self.run.requests, self.slo)
+        _once_each(lines, self.run.path)
         if self.window is not None:
             lines["error"] = self.run.requests["error"].reset_index(drop=True)
             window.mark_session_starts(lines)
@@ -100,6 +105,17 @@ class Dataset:
     def speed(self, arm: str) -> float:
         """Experiment seconds a wall second: the emulator's speed, 1 for real endpoints."""
         return float(self.arm_facts(arm).get("speed") or 1.0)
+
+
+def _once_each(lines: pd.DataFrame, folder: Path) -> None:
+    """Refuse a run that has a request twice (a Parquet file copied beside itself, say): each would count twice."""
+    twice = lines[lines.duplicated(["arm", "repeat", "request_id"])]
+    if len(twice):
+        arm, repeat, request = twice.iloc[0][["arm", "repeat", "request_id"]]
+        raise InputError(
+            f"{folder / 'requests'}: request {printable(request)!r} of {arm}.{repeat} is there twice "
+            f"({len(twice)} rows too many): leave one file an arm and repeat"
+        )
 
 
 def _only(rows: pd.DataFrame, wanted: pd.Series) -> pd.DataFrame:

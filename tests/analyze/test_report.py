@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -256,6 +257,18 @@ def test_compare_command(folder, tmp_path):
     assert json.loads(two.stdout)["pairs"]["pdd"]["against"] == "naive"
     for args in ((folder,), (folder, "--arms", "naive"), (folder, "--arms", "naive,nobody"), (folder, second, folder)):
         assert isinstance(run_cli("compare", *args).exception, InputError)
+
+
+def test_a_request_that_is_there_twice_is_refused(folder, tmp_path):
+    """A copy of a rows' file left beside it ended every command that reads the run in a traceback of pandas."""
+    twice = tmp_path / "twice"
+    shutil.copytree(folder, twice)
+    rows = next((twice / "requests").glob("pdd*.parquet"))
+    shutil.copy(rows, rows.with_name("copy.parquet"))
+    for args in (("report", twice), ("compare", folder, twice), ("check", twice, "--that", "pdd.ttft.p50 < 9 s")):
+        error = run_cli(*args).exception
+        assert isinstance(error, InputError)
+        assert "twice/requests: request 's" in str(error) and "of pdd.1 is there twice" in str(error)
 
 
 def test_one_session_says_why(tmp_path):
