@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import zlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate, pairwise
 from operator import sub
 from typing import Any, Literal
@@ -230,8 +230,9 @@ def arrival_times(reads: Sequence[Read | RawRead]) -> list[int]:
 def whose_stamps(reads: Sequence[Read | RawRead], token_reads: Sequence[int]) -> Stamps:
     """Whose stamps the token-bearing chunks have.
 
-    Chunks share a stamp of the kernel when they came in one read, or it had joined their segments. They were merged by
-    our own lateness when we took them later than the request's median gap (without a gap: than 1 ms) after it.
+    Chunks share a stamp of the kernel when they came in one read, or it had joined their segments. That was our own
+    lateness, not the server's doing, when we took them later than the request's usual gap (without one: than 1 ms)
+    after it. When we came just after the last of them it is not seen there, but their stamp is late: see `_joined`.
     """
     distinct = {kernel_ns(reads[number]) for number in token_reads}
     if len(distinct) == len(token_reads) and None not in distinct:
@@ -241,11 +242,29 @@ def whose_stamps(reads: Sequence[Read | RawRead], token_reads: Sequence[int]) ->
     known = {number: stamp for number, stamp in stamps.items() if stamp is not None}
     if len(known) < len(used):
         return "mixed" if known else "user"
-    gaps = sorted(after - before for before, after in pairwise(known.values()) if after > before)
-    limit = gaps[len(gaps) // 2] if gaps else 1_000_000
     chunks = Counter(known[number] for number in token_reads)
-    late = any(chunks[stamp] > 1 and reads[number][0] - stamp >= limit for number, stamp in known.items())
-    return "merged" if late else "kernel"
+    usual = _usual_gap_ns(chunks)
+    late = any(chunks[stamp] > 1 and reads[number][0] - stamp >= usual for number, stamp in known.items())
+    return "merged" if late or _joined(chunks, usual) else "kernel"
+
+
+def _usual_gap_ns(chunks: Mapping[int, int]) -> int:
+    """Median gap between stamps, of those before a chunk that has one for itself if there are any."""
+    gaps = [(after - before, chunks[after]) for before, after in pairwise(sorted(chunks))]
+    alone = sorted(gap for gap, count in gaps if count == 1) or sorted(gap for gap, _ in gaps)
+    return alone[len(alone) // 2] if alone else 1_000_000
+
+
+def _joined(chunks: Mapping[int, int], usual_ns: int) -> bool:
+    """Whether chunks that share a stamp (stamp: how many) may have come one by one while nobody read.
+
+    A server that sends them together sends them in its own time. Chunks that waited for us come late by half a usual
+    gap or more, or at the beginning, where nothing tells how late, are more than the stamps after it usually have.
+    """
+    (_, first), *rest = ((stamp, chunks[stamp]) for stamp in sorted(chunks))
+    if rest and first > sorted(count for _, count in rest)[len(rest) // 2]:
+        return True
+    return any(chunks[after] > 1 and 2 * (after - before) >= 3 * usual_ns for before, after in pairwise(sorted(chunks)))
 
 
 def _steps(totals: Sequence[int | None]) -> list[int | None]:

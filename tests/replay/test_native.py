@@ -258,13 +258,27 @@ async def test_events_that_waited_keep_their_own_stamps():
         assert all(2 * MS < gap < 40 * MS for gap in gaps)
 
 
+def shared(*stamps_ms, late_ms=0.1):
+    """Whose stamps the chunks of a stream have that came at these times, each read so late."""
+    reads = [(int((stamp + late_ms) * MS), b"", stamp * MS) for stamp in stamps_ms]
+    return whose_stamps(reads, range(len(reads)))
+
+
 def test_a_shared_stamp_is_merged():
     """Without it segments that the kernel joined would pass for stamped exactly, each having the last one's time."""
-    reads = [(10 * MS, b"", 10 * MS), (30 * MS, b"", 30 * MS), (75 * MS, b"", 70 * MS), (75 * MS, b"", 70 * MS)]
-    assert whose_stamps(reads, [0, 1, 2, 3]) == "kernel", "late by less than a gap: they belong together"
-    reads[2:] = [(115 * MS, b"", 70 * MS), (115 * MS, b"", 70 * MS)]
-    assert whose_stamps(reads, [0, 1, 2, 3]) == "merged"
-    assert whose_stamps(reads[:3], [0, 1, 2]) == "kernel"
+    assert shared(10, 30, 50, 50, late_ms=5) == "kernel", "in its time, late by less than a gap: they belong together"
+    assert shared(10, 30, 50, 50, late_ms=45) == "merged"
+    assert shared(10, 30, 50, late_ms=45) == "kernel"
+
+
+def test_a_shared_stamp_is_merged_though_we_came_just_after_it():
+    """Nobody read for 90 ms of a stream of 20 ms, then came right after the last segment: told as a gap of 100 ms by
+    the kernel's own stamps, and `loop_lag` was said to be in no gap."""  # fmt: skip
+    assert shared(10, 30, 50, 150, 150, 150, 150, 150, 170, 190) == "merged"
+    assert shared(10, 30, 70, 70, 90, 110) == "merged", "the second to last came 20 ms before"
+    assert shared(70, 70, 70, 90, 110, 130) == "merged", "the first token may be 40 ms too late"
+    assert shared(10, 10, 50, 50, 90, 90, 130, 130) == "kernel", "a server that sends two at a time"
+    assert shared(10, 30, 30, 50, 70, 70) == "kernel", "one or two in a step"
 
 
 async def test_back_pressure(monkeypatch):
