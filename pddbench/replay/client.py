@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import aiohttp
 from aiohttp import payload
 
-from pddbench.replay.exchange import Exchange, Reader, Target, own_failure
+from pddbench.replay.exchange import Exchange, Reader, Target, compressed, own_failure
 from pddbench.replay.headers import hider, request_headers, request_id_value, secrets_of
 from pddbench.replay.stall import StallTimer
 from pddbench.text import printable, redact_url
@@ -100,6 +100,7 @@ class HttpClient:
             exchange.headers_ns = exchange.last_byte_ns = time.monotonic_ns()
             exchange.content_type = self._hide(response.headers.get("Content-Type", ""))[:200]
             exchange.location = self._hide(response.headers.get("Location", ""))[:1000]
+            exchange.error = compressed(self._hide(response.headers.get("Content-Encoding", "")))
             exchange.status = response.status
             exchange.changed = True
             if 200 <= response.status < 300:

@@ -11,6 +11,7 @@ import msgspec
 
 from pddbench.errors import InputError
 from pddbench.replay.stream import Ending, RawRead
+from pddbench.text import printable
 
 Reader = Literal["native", "python", "aiohttp"]
 """Who reads a run's answers: the thread in C, the event loop from raw sockets, or aiohttp (TLS, proxies)."""
@@ -99,6 +100,14 @@ class Exchange:
     def all_reads(self) -> list[RawRead]:
         """The reads that are here, in order; they stay here."""
         return [read for packed in self.packed for read in unpacked(packed)] + self.reads
+
+
+def compressed(coding: str) -> str | None:
+    """What to say should an answer with this `Content-Encoding` not be understood; None where it is as asked for."""
+    coding = printable(coding, 40)
+    if coding.lower() in ("", "identity"):
+        return None
+    return f"the answer is compressed ({coding}), which was not asked for"
 
 
 def unpacked(packed: Packed) -> list[Any]:

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Protocol
 
-from pddbench.replay.exchange import Exchange, Reader
+from pddbench.replay.exchange import Exchange, Reader, compressed
 from pddbench.replay.http1 import Body, Head, HttpError, body_of, parse_head, split_head
 from pddbench.replay.kernel import ANCILLARY_BYTES, ask_for_stamps
 from pddbench.replay.stream import RawRead
@@ -207,6 +207,7 @@ class Connection(ABC):
         exchange.last_byte_ns = max(exchange.last_byte_ns, t_ns)
         exchange.content_type = self._hide(head.fields.get("content-type", ""))[:200]
         exchange.location = self._hide(head.fields.get("location", ""))[:1000]
+        exchange.error = compressed(self._hide(head.fields.get("content-encoding", "")))
         exchange.status = head.status
         exchange.changed = True
         self.reusable = self.reusable and head.keeps_alive

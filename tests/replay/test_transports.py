@@ -4,6 +4,7 @@ over any split."""  # fmt: skip
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import socket
 import threading
@@ -133,6 +134,18 @@ def compare(raw, by_aiohttp):
     assert raw.loc[bearing, "kernel_first_token_ns"].notna().all()
     assert set(by_aiohttp.loc[bearing, "stamps"]) == {"user"}
     assert by_aiohttp["kernel_first_token_ns"].isna().all()
+
+
+@pytest.mark.parametrize("transport", [HttpClient, polled, native])
+async def test_a_compressed_stream_is_told_as_one(tmp_path, transport):
+    """A gateway that compresses unasked was told as a stream that broke off inside an event."""
+    head = SSE_HEAD.replace(b"\r\n\r\n", b"\r\nContent-Encoding: gzip\r\n\r\n")
+    replies = [Reply([(0.0, gzip.compress(b"".join(GOOD)))], head=head), Reply([(0.0, b"".join(GOOD))], head=head)]
+    async with truth_server(lambda seen: replies[json.loads(seen.body)["prompt"][0]]) as server:
+        found = await rows(transport, tmp_path / "run", server.url, 2)
+    assert found["outcome"].tolist() == ["truncated", "ok"], "one that only says so can be read"
+    assert found["error"][0].startswith("the answer is compressed (gzip), which was not asked for")
+    assert pd.isna(found["error"][1])
 
 
 @pytest.mark.parametrize("transport", [polled, native])
