@@ -143,6 +143,25 @@ def bundled(data: Dataset) -> Iterator[Finding]:
             )
 
 
+def more_chunks_than_tokens(data: Dataset) -> Iterator[Finding]:
+    """No token comes in two chunks: the count is too small, and TPOT, output rate and costs with it."""
+    for arm, part in data.arms.items():
+        rows = part.rows[part.rows["ok"].to_numpy(dtype=bool)]
+        known = rows[rows["completion_tokens"].notna() & rows["chunks"].notna()]
+        share = float((known["chunks"] > known["completion_tokens"]).mean()) if len(known) else 0.0
+        if share > BUNDLED_SHARE:
+            yield _warn(
+                "usage_short",
+                f"{100 * share:.0f}% of replies have more chunks of output than usage counts tokens: TPOT, output "
+                "rate and cost stand on that count",
+                "find out what the endpoint counts; read icl and request_rate until then",
+                arm=arm,
+                measured=share,
+                limit=BUNDLED_SHARE,
+                unit="share",
+            )
+
+
 def hits_differ(data: Dataset) -> Iterator[Finding]:
     """As it ran, some donors came too late or failed: the planned hit was not to be had. A dead arm has no hits."""
     for arm, part in data.arms.items():
@@ -309,6 +328,7 @@ WARNINGS: tuple[Callable[[Dataset], Iterator[Finding]], ...] = (
     coverage,
     trend,
     bundled,
+    more_chunks_than_tokens,
     hits_differ,
     hits_unreported,
     lengths_unreported,

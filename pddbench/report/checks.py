@@ -59,7 +59,7 @@ def _say(results: list[CheckResult], broken: list[Finding], strict: bool) -> Non
     print_checks(results)
     if not results:
         click.echo("no thresholds: give --that EXPR, or a [check] table in the experiment")
-    undecided = sum(result.status == "undecided" for result in results)
+    undecided = sum(result.status == "undecided" and not result.reason for result in results)
     if undecided and not strict:
         click.echo(f"warning: {undecided} undecided: the interval holds the limit; more sessions would tell", err=True)
     for finding in broken:

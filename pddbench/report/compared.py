@@ -83,7 +83,7 @@ def _summary(found: Pair, name: str, against: str, notes: list[str]) -> PairSumm
     if found.unmatched:
         notes.append(f"{name}: {found.unmatched} requests are on one side only")
     if found.differing:
-        notes.append(f"{name}: {found.differing} requests of the same id have other plans (plan_sha256)")
+        notes.append(f"{name}: {found.differing} requests of the same id have other plans, or none noted (plan_sha256)")
     if len(found.a.rows) == 0:
         notes.append(f"{name}: no request in common")
         return None

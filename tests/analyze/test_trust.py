@@ -294,6 +294,12 @@ def test_warnings(tmp_path):
 
     assert "lengths_unreported:warning" in found(tmp_path / "c", edit=only_pdd(silent))
 
+    def half_counted(repeat, requests, *_):
+        requests["completion_tokens"] = [n // 2 for n in requests["completion_tokens"]]
+
+    natural = found(tmp_path / "d", edit=only_pdd(half_counted), manifest=lambda m: m.update(output="natural"))
+    assert "usage_short:warning" in natural and "bundled:warning" not in natural
+
 
 def test_natural_lengths_are_free(tmp_path):
     """Only pinned lengths can be wrong."""
