@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -45,3 +46,29 @@ def test_a_folder_goes_after_sigkill(whom):
         (os.kill if whom == "the process" else os.killpg)(process.pid, signal.SIGKILL)
         process.communicate(timeout=20)
     wait_for(lambda: not folder.exists(), "the folder to go")
+
+
+KILLED = """
+import os, signal, subprocess
+from pddbench.scratch import scratch_folder
+class Killed(subprocess.Popen):
+    def __init__(self, *words, **options):
+        os.kill(os.getpid(), signal.SIGKILL)
+subprocess.Popen = Killed
+with scratch_folder("test"):
+    pass
+"""
+
+
+def test_no_folder_is_there_before_who_would_remove_it(tmp_path):
+    """Killed between making it and starting that process, a command left its folder: 2 of 40 kills of a busy maker."""
+    done = subprocess.run([sys.executable, "-c", KILLED], env={**os.environ, "TMPDIR": str(tmp_path)}, check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_made_is_an_error(tmp_path, monkeypatch):
+    """The process beside it makes the folder: its error would be lost, and a command write into nowhere."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
+    with pytest.raises(FileNotFoundError, match="none"), scratch_folder("test"):
+        pytest.fail("there is no such folder")
