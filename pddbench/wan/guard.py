@@ -22,9 +22,8 @@ import msgspec
 
 from pddbench.errors import PddbenchError
 from pddbench.wan.meter import Meter
-from pddbench.wan.openlink import WanLink
+from pddbench.wan.openlink import Counted, WanLink
 from pddbench.wan.schedule import Scheduled
-from pddbench.wan.shape import Shape
 from pddbench.wan.steps import Step
 from pddbench.wan.verify import RTT_SLACK, RTT_SLACK_MS, Verification
 
@@ -53,7 +52,7 @@ class Guard:
         self._before: Verification | None = None
         self._after: Verification | None = None
         self._schedule: Scheduled | None = None
-        self._carried: tuple[float, tuple[Shape, Shape], dict[str, dict[str, float]]] | None = None
+        self._carried: tuple[float, Counted] | None = None
         self.problems: list[str] = []
         self.dead = False  # the link is gone: nothing over it can go on
 
@@ -208,14 +207,17 @@ class Guard:
     def _judge_rate(self) -> None:
         """What each direction carried since the last look: not more than its rate, whatever the load.
 
-        What was in the queue then may have got its place in the line under an earlier rate.
+        What was in the queue then may have got its place in the line under an earlier rate. Counting takes a while on
+        a busy machine: the time is taken from before the one to after the other. A change in between: nothing is known.
         """
-        counted, shapes, now_s = self.link.counters(), self.link.shapes, time.monotonic()
-        before, self._carried = self._carried, (now_s, shapes, counted)
-        if before is None or before[1] != shapes:
+        begin_s = time.monotonic()
+        counted = self.link.counted()
+        now_s = time.monotonic()
+        before, self._carried = self._carried, (begin_s, counted)
+        if before is None or before[1].change != counted.change:
             return
-        for way, shape in zip(("a_to_b", "b_to_a"), shapes, strict=True):
-            then, now = before[2][way], counted[way]
+        for way, shape in zip(("a_to_b", "b_to_a"), counted.shapes, strict=True):
+            then, now = before[1].counters[way], counted.counters[way]
             waiting = now["queued_bytes"] - then["queued_bytes"]
             n_bytes = now["bytes"] - then["bytes"] - waiting
             most = (shape.rate_mbit or math.inf) * 1e6 / 8 * (now_s - before[0])

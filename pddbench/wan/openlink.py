@@ -7,7 +7,7 @@ import platform
 import threading
 import time
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -24,6 +24,14 @@ from pddbench.wan.verify import Verification, verify
 _LATE_S = 0.1  # what was sent shortly before the end of a cut may be looked at after it
 
 
+class Counted(NamedTuple):
+    """What a link has carried, by direction (`Backend.counters`), and which link that was: `change` counts them."""
+
+    change: int
+    shapes: tuple[Shape, Shape]
+    counters: dict[str, dict[str, float]]
+
+
 class WanLink:
     """An open link: `side_a` and `side_b` start processes and have addresses; `facts` is for the manifest."""
 
@@ -32,6 +40,7 @@ class WanLink:
         self.backend = backend
         self.shapes = (a_to_b, b_to_a)
         self.verifications: list[Verification] = []
+        self._n_changes = 0
         self._changing = threading.Lock()  # who reads back must not see a half of a change
         self._cuts: list[tuple[float, float, float]] = []  # begin of the change, in force, begin of the next one
 
@@ -74,6 +83,7 @@ class WanLink:
         with self._changing:
             self.backend.apply(a_to_b, b_to_a)
             self.shapes = (a_to_b, b_to_a)
+            self._n_changes += 1
             if self._cuts and self._cuts[-1][2] == math.inf:
                 self._cuts[-1] = (*self._cuts[-1][:2], begin_s)
             if min(shape.loss_share for shape in self.shapes) == 1:
@@ -96,6 +106,11 @@ class WanLink:
     def counters(self) -> dict[str, dict[str, float]]:
         """By direction since the start: packets, wire bytes, lost, dropped."""
         return self.backend.counters()
+
+    def counted(self) -> Counted:
+        """The counters with the link that is in force, not in the middle of a change."""
+        with self._changing:
+            return Counted(self._n_changes, self.shapes, self.backend.counters())
 
     def close(self) -> None:
         """Kill what runs in the sides, and take everything down; harmless when done twice."""

@@ -1,0 +1,68 @@
+"""What a guard says of the rate that a line has carried, with a clock of its own: no false alarms, which void a run."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from pddbench.wan import guard as guard_module
+from pddbench.wan.guard import Guard
+from pddbench.wan.openlink import WanLink
+from pddbench.wan.schedule import shape_at
+from pddbench.wan.shape import Shape
+
+SHAPE = Shape(5.0, 100.0)
+SLOW = shape_at(SHAPE, 0.1)
+
+
+class FullLine:
+    """A backend whose line carries `load` of its rate all the time; counting takes `counting_s` once it has counted."""
+
+    def __init__(self):
+        self.now_s, self.counting_s, self.load, self._bytes, self._rate = 0.0, 0.0, 1.0, 0.0, SHAPE.rate_mbit
+
+    def wait(self, seconds):
+        self.now_s += seconds
+        self._bytes += self.load * self._rate * 1e6 / 8 * seconds
+
+    def apply(self, a_to_b, b_to_a):
+        self._rate = a_to_b.rate_mbit
+
+    def counters(self):
+        way = {"packets": 0.0, "bytes": self._bytes, "lost": 0.0, "dropped": 0.0, "queued_bytes": 0.0}
+        self.wait(self.counting_s)
+        return {"a_to_b": way, "b_to_a": way}
+
+
+@pytest.fixture
+def line(monkeypatch):
+    found = FullLine()
+    monkeypatch.setattr(guard_module, "time", SimpleNamespace(monotonic=lambda: found.now_s))
+    return found
+
+
+def test_counting_that_takes_long_is_no_rate(line):
+    """On a busy machine `tc` took a second once: what passed meanwhile was put into the four seconds after it."""
+    guard = Guard(WanLink(None, line, SHAPE, SHAPE))
+    for line.counting_s in (1.0, 0.0, 1.0, 0.0):
+        guard._judge_rate()
+        line.wait(4.0)
+    assert guard.problems == []
+    line.load = 1.5
+    for _ in range(2):
+        guard._judge_rate()
+        line.wait(4.0)
+    assert any("more than the 100 that were asked" in text for text in guard.problems)
+
+
+def test_a_moment_between_two_brown_outs_counts_at_its_own_rate(line):
+    """The line was the same at both looks, and what it rightly carried in between was more than that."""
+    guard = Guard(WanLink(None, line, SHAPE, SHAPE))
+    guard.link.change(SLOW, SLOW)
+    guard._judge_rate()
+    line.wait(2.0)
+    guard.link.change(SHAPE, SHAPE)
+    line.wait(1.0)
+    guard.link.change(SLOW, SLOW)
+    line.wait(2.0)
+    guard._judge_rate()
+    assert guard.problems == []
