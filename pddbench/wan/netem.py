@@ -29,8 +29,9 @@ _QUEUE_PACKETS = "20000"
 _GSO_SEGMENTS = 65535  # what the kernel gives a veth; 1: no super-packets
 _TOLERANCE = 1e-3  # percentages are 32-bit fractions, times are in ticks of 64 ns
 _WIDE_MBIT = 100_000.0  # holds back nothing that a veth pair can carry
-_BURST_S = 1e-3
-_HEADER_BYTES = 14
+_BURST_S = 0.02  # a bucket that is looked at later than this loses rate for good; a busy machine is milliseconds late
+_HEADER_BYTES = 64  # Ethernet's 14, and what a burst loses as a time
+_BURST_SLACK = 0.01  # a burst is kept as a time, in ticks of 64 ns
 _SUPER_PACKET_BYTES = 70_000  # 64 KB and the headers of its segments; tbf never sends what is longer than its burst
 _UNUSED_LIMIT_BYTES = "1000000"  # tbf asks for one for a queue of its own; netem's counts
 
@@ -76,6 +77,11 @@ def expected_options(shape: Shape) -> dict[str, float]:
     return expected
 
 
+_NEVER = ("duplicate", "reorder", "corrupt", "slot", "loss-state")
+_NOTHING = dict.fromkeys(("rate.packetoverhead", "rate.cellsize", "delay.correlation", "loss-random.correlation",
+                          "loss-gemodel.p"), 0.0)  # fmt: skip
+
+
 def mismatches(shape: Shape, options: dict[str, Any]) -> list[str]:
     """Each figure that netem reads back otherwise than asked, in words."""
     flat = {
@@ -83,8 +89,8 @@ def mismatches(shape: Shape, options: dict[str, Any]) -> list[str]:
         for key, value in options.items()
         for inner, number in (value.items() if isinstance(value, dict) else [("", value)])
     }
-    wrong = []
-    for name, wanted in expected_options(shape).items():
+    wrong = [f"there is a {name}" for name in _NEVER if name in options]
+    for name, wanted in (_NOTHING | expected_options(shape)).items():
         found = flat.get(name, 0.0)
         if abs(float(found) - wanted) > _TOLERANCE * max(abs(wanted), 1e-3):
             wrong.append(f"{name} is {found}, not {wanted:g}")
@@ -114,10 +120,25 @@ class _Line(NamedTuple):
         """What netem is given."""
         return msgspec.structs.replace(shape, rate_mbit=self.netem_mbit, queue_packets=shape.limit_packets)
 
+    @property
+    def burst_bytes(self) -> int:
+        """What may leave at once after a pause: the longest packet, and what falls due until a late look."""
+        return self.packet_bytes + round(self.mbit * 1e6 / 8 * _BURST_S)
+
     def arguments(self) -> list[str]:
         """The bucket in tc's words."""
-        burst = max(2 * self.packet_bytes, round(self.mbit * 1e6 / 8 * _BURST_S))
-        return ["tbf", "rate", f"{self.mbit * 1e6:.0f}bit", "burst", str(burst), "limit", _UNUSED_LIMIT_BYTES]
+        words = ["rate", f"{self.mbit * 1e6:.0f}bit", "burst", str(self.burst_bytes), "limit", _UNUSED_LIMIT_BYTES]
+        return ["tbf", *words]
+
+    def mismatches(self, options: dict[str, Any]) -> list[str]:
+        """Each figure that the bucket reads back otherwise than asked, in words."""
+        wrong = []
+        rate, burst = options.get("rate", 0.0) * 8e-6, options.get("burst", 0)
+        if abs(rate - self.mbit) > max(_TOLERANCE * self.mbit, 8e-6):
+            wrong.append(f"the line's rate is {rate:g} Mbit/s, not {self.mbit:g}")
+        if abs(burst - self.burst_bytes) > _BURST_SLACK * self.burst_bytes:
+            wrong.append(f"the line's burst is {burst} bytes, not {self.burst_bytes}")
+        return wrong + [f"the line has a {name}" for name in ("peakrate", "minburst") if name in options]
 
 
 def _longest_bytes(shape: Shape) -> int:
@@ -216,10 +237,7 @@ class Netem:
             shape, line = self._shapes[direction], self._lines[direction]
             if found["kind"] != "netem" or found["line"]["kind"] != "tbf":
                 raise WorldError(f"netem is gone from side {self._sides[direction].name} of the link")
-            wrong = mismatches(line.inner(shape), found["options"])
-            rate = found["line"]["options"].get("rate", 0.0) * 8e-6
-            if abs(rate - line.mbit) > max(_TOLERANCE * line.mbit, 8e-6):
-                wrong.append(f"the line's rate is {rate:g} Mbit/s, not {line.mbit:g}")
+            wrong = mismatches(line.inner(shape), found["options"]) + line.mismatches(found["line"]["options"])
             if found["mtu"] != shape.mtu_bytes:
                 wrong.append(f"mtu is {found['mtu']}, not {shape.mtu_bytes}")
             if not offload(shape) and found["gso_max_segs"] != 1:

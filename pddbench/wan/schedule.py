@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -12,6 +13,8 @@ from pddbench.errors import InputError, PddbenchError
 from pddbench.wan.openlink import WanLink
 from pddbench.wan.shape import Shape
 from pddbench.wan.steps import Applied, Step
+
+_LEAST_MBIT = 1e-4  # the kernel's token bucket keeps no packet that would take longer than 274 s: it would lose all
 
 
 def shape_at(usual: Shape, rate_share: float) -> Shape:
@@ -26,9 +29,16 @@ def shape_at(usual: Shape, rate_share: float) -> Shape:
 
 
 def check_rates(steps: Sequence[Step], *usual: Shape) -> None:
-    """`InputError` for a brown-out of a link that has no rate."""
-    if any(0 < step.rate_share < 1 for step in steps) and not all(shape.rate_mbit for shape in usual):
+    """`InputError` for a brown-out of a link that has no rate, or to one at which a packet takes minutes."""
+    shares = [step.rate_share for step in steps if 0 < step.rate_share < 1]
+    if shares and not all(shape.rate_mbit for shape in usual):
         raise InputError("a brown-out needs a link with a rate")
+    for share, shape in itertools.product(shares, usual):
+        if share * (shape.rate_mbit or 0.0) < 0.999 * _LEAST_MBIT:
+            raise InputError(
+                f"a brown-out to a share of {share:g} leaves nothing of {shape.rate_mbit:g} Mbit/s: give at least "
+                f"{_LEAST_MBIT / (shape.rate_mbit or 1.0):.2g}"
+            )
 
 
 def run_schedule(

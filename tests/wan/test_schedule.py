@@ -44,6 +44,14 @@ def test_schedules_that_make_no_sense_are_refused():
         check_rates(brown_out(1.0, 1.0, 0.5), Shape(1.0, None), Shape(1.0, None))
 
 
+def test_a_brown_out_to_next_to_nothing_is_refused():
+    """At 8 bit/s the kernel's token bucket had room for 4 bytes, and lost every packet: a cut, called a brown-out."""
+    usual, slow = Shape(5.0, 1.0), Shape(5.0, 0.1)
+    check_rates(brown_out(1.0, 1.0, 1e-4), usual, usual)
+    with pytest.raises(InputError, match=r"0\.0001 leaves nothing of 0\.1 Mbit/s: give at least 0\.001$"):
+        check_rates(brown_out(1.0, 1.0, 1e-4), usual, slow)
+
+
 def test_events_as_text():
     """A typo in an event would run the whole experiment over a link that never changes."""
     assert parse_event("cut 5 2") == cut(5.0, 2.0)

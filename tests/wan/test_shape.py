@@ -51,6 +51,23 @@ def test_a_read_back_that_differs_is_named():
     assert mismatches(Shape(15.0, 1000.0), good), "a loss that nobody asked for"
 
 
+def test_what_nobody_asked_of_netem_is_named():
+    """Half of all packets twice, or a twentieth of them with a wrong bit, was a link as asked."""
+    good = {"limit": 10000, "delay": {"delay": 0.015, "jitter": 0, "correlation": 0}, "ecn": False, "gap": 0, "seed": 7,
+            "rate": {"rate": 125000000, "packetoverhead": 0, "cellsize": 0, "celloverhead": 0}}  # fmt: skip
+    assert mismatches(Shape(15.0, 1000.0), good) == []
+    for key, value in (
+        ("duplicate", {"duplicate": 0.5, "correlation": 0}),
+        ("corrupt", {"corrupt": 0.05, "correlation": 0}),
+        ("reorder", {"reorder": 0.5, "correlation": 0}),
+        ("slot", {"min-delay": 0.02, "max-delay": 0.03, "packets": 0, "bytes": 0}),
+        ("loss-gemodel", {"p": 0.01, "r": 0.2, "1-h": 1.0, "1-k": 0}),
+        ("rate", {**good["rate"], "packetoverhead": 500}),
+    ):
+        wrong = mismatches(Shape(15.0, 1000.0), {**good, key: value})
+        assert len(wrong) == 1 and key in wrong[0], (key, wrong)
+
+
 def test_gilbert_mean_and_burstiness():
     """The interval for losses that come in bursts is too narrow when they are taken for independent ones."""
     g = Gilbert(1.0, 19.0)
