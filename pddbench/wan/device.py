@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from typing import Any, Protocol
 
 from pddbench.errors import InputError, WorldError
@@ -48,9 +49,23 @@ class Backend(Protocol):
         ...
 
 
+def attempt(side: Side, argv: list[str]) -> subprocess.CompletedProcess[str]:
+    """Run `ip` or `tc` inside a side, whatever it ends with. `WorldError` when it does not end, or cannot be started.
+
+    A link is changed and watched by threads: one that ended by any other error would do so without a word.
+    """
+    try:
+        return side.run(argv)
+    except subprocess.TimeoutExpired as error:
+        reason = f"did not end within {error.timeout:g} s"
+    except OSError as error:
+        reason = f"cannot be started: {error.strerror}"
+    raise WorldError(f"`{' '.join(argv[:6])} …` in side {side.name} {reason}")
+
+
 def command(side: Side, argv: list[str]) -> str:
-    """Run `ip` or `tc` inside a side; what it prints. `WorldError` with its own words when it fails."""
-    done = side.run(argv)
+    """As `attempt`; what it prints. `WorldError` with its own words when it fails."""
+    done = attempt(side, argv)
     if done.returncode != 0:
         said = printable(done.stderr.removeprefix("Error: ") or done.stdout) or f"exit {done.returncode}"
         raise WorldError(f"`{' '.join(argv[:6])} …` in side {side.name}: {said}")

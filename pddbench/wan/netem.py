@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from pddbench.errors import WorldError
-from pddbench.wan.device import NAME, Unavailable, command, json_command
+from pddbench.wan.device import NAME, Unavailable, attempt, command, json_command
 from pddbench.wan.namespaces import Namespaces, Side
 from pddbench.wan.shape import Shape, offload
 
@@ -272,7 +272,7 @@ def _same_names(before: Shape, after: Shape) -> bool:
 
 def _refusal(side: Side, words: list[str]) -> str:
     """Run it: the first line of what was said against it, or nothing."""
-    done = side.run(words)
+    done = attempt(side, words)
     if done.returncode == 0:
         return ""
     lines = [line.strip() for line in done.stderr.strip().splitlines() if line.strip()]

@@ -1,14 +1,17 @@
-"""What a guard says of the rate that a line has carried, with a clock of its own: no false alarms, which void a run."""
+"""What a guard and a schedule say, without packets: no false alarms, which void a run, and no silence."""
 
+import subprocess
 from types import SimpleNamespace
 
 import pytest
 
 from pddbench.wan import guard as guard_module
+from pddbench.wan.device import command
 from pddbench.wan.guard import Guard
 from pddbench.wan.openlink import WanLink
-from pddbench.wan.schedule import shape_at
+from pddbench.wan.schedule import Scheduled, shape_at
 from pddbench.wan.shape import Shape
+from pddbench.wan.steps import cut
 
 SHAPE = Shape(5.0, 100.0)
 SLOW = shape_at(SHAPE, 0.1)
@@ -66,3 +69,19 @@ def test_a_moment_between_two_brown_outs_counts_at_its_own_rate(line):
     line.wait(2.0)
     guard._judge_rate()
     assert guard.problems == []
+
+
+@pytest.mark.parametrize("error", [subprocess.TimeoutExpired(["tc"], 30.0), BlockingIOError(11, "no more processes")])
+def test_a_tool_that_never_ends_stops_a_schedule_with_a_word(error):
+    """The thread was gone with a traceback, `error` was none, and the link stayed in its brown-out to the end."""
+
+    class Stuck:
+        name = "a"
+
+        def run(self, argv):
+            raise error
+
+    backend = SimpleNamespace(apply=lambda *_: command(Stuck(), ["tc", "qdisc"]))
+    with Scheduled(WanLink(None, backend, SHAPE, SHAPE), cut(0.0, 1.0)) as beside:
+        beside._thread.join(20)
+    assert "tc qdisc" in str(beside.error) and ("30 s" in str(beside.error) or "no more" in str(beside.error))
