@@ -105,6 +105,8 @@ def execute(
             code = run_on_both_sides(opened, server, client)
         if beside.error is not None:
             raise beside.error
+        for words in filter(None, (change.late_words() for change in beside.applied)):
+            click.echo(f"WAN: NOT AS ASKED: {words}", err=True)
         if missed := not_reached(given["events"], {change.wanted_s for change in beside.applied}):
             click.echo(f"not reached before the client ended: {', '.join(missed)}", err=True)
         if out is not None:

@@ -31,7 +31,6 @@ EVERY_S = 5.0
 TRIES = 3  # a busy machine delays packets for a moment; a wrong link is wrong each time
 _SILENT = 3  # probes in a row without any answer
 _PACKETS = 5
-_LATE_S = 1.0  # a change of the link that was in force later than that was not the one of the schedule
 _RATE_SLACK, _RATE_SLACK_BYTES = 0.05, 100_000  # headers that a queue does not count; what passes during two counts
 _QUIET_SHARE, _QUIET_S, _QUIET_LIMIT_S = 0.02, 0.25, 30.0
 
@@ -105,11 +104,8 @@ class Guard:
         if self._schedule.error is not None:
             self._problem(f"the link could not be changed: {self._schedule.error}")
         for change in self._schedule.applied:
-            late_s = change.in_force_s - change.wanted_s
-            if late_s > _LATE_S * self._schedule.speed:
-                self._problem(
-                    f"the link was to be {change.state} at {change.wanted_s:g} s and was so {late_s:.1f} s later"
-                )
+            if words := change.late_words(self._schedule.speed):
+                self._problem(words)
 
     def _verified(self, when: str, *, load: bool, stopped: Callable[[], bool] = lambda: False) -> Verification:
         for _ in range(self._tries):

@@ -14,6 +14,7 @@ from pddbench.wan.namespaces import CONGESTION_CONTROL, Side, program
 
 _READY_TIMEOUT_S = 20.0
 _GRACE_S = 30.0
+_END_TIMEOUT_S = 5.0
 
 
 class Meter:
@@ -83,7 +84,11 @@ class Meter:
         for stream in (self._server.stdin, self._server.stdout, self._server.stderr):
             assert stream is not None
             stream.close()
-        self._server.wait()
+        try:
+            self._server.wait(_END_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._server.kill()
+            self._server.wait()
 
     def __enter__(self) -> Meter:
         return self

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _LAST_S = 1e6  # no event comes later, and no link flaps more often
 _MOST_STEPS = 20_000
 _LEAST_SHARE = 1e-4  # a rate is set in whole bytes a second, and 0 of them is no limit at all
+_LATE_S = 1.0  # a change of the link that was in force later than that was not the one of the schedule
 _FORMS = "'cut AT FOR', 'flap AT DOWN UP TIMES' or 'brown-out AT FOR SHARE'"
 
 
@@ -47,6 +48,13 @@ class Applied(msgspec.Struct, frozen=True):
     in_force_s: float
     rate_share: float
     state: str
+
+    def late_words(self, speed: float = 1.0) -> str:
+        """What is to be said of it when it came late, by the clock on the wall; nothing when it did not."""
+        late_s = self.in_force_s - self.wanted_s
+        if late_s <= _LATE_S * speed:
+            return ""
+        return f"the link was to be {self.state} at {self.wanted_s:g} s and was so {late_s:.1f} s later"
 
 
 def cut(at_s: float, for_s: float) -> list[Step]:

@@ -1,6 +1,9 @@
 """What a guard and a schedule say, without packets: no false alarms, which void a run, and no silence."""
 
+import os
+import signal
 import subprocess
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -8,6 +11,7 @@ import pytest
 from pddbench.wan import guard as guard_module
 from pddbench.wan.device import command
 from pddbench.wan.guard import Guard
+from pddbench.wan.meter import Meter
 from pddbench.wan.openlink import WanLink
 from pddbench.wan.schedule import Scheduled, shape_at
 from pddbench.wan.shape import Shape
@@ -85,3 +89,20 @@ def test_a_tool_that_never_ends_stops_a_schedule_with_a_word(error):
     with Scheduled(WanLink(None, backend, SHAPE, SHAPE), cut(0.0, 1.0)) as beside:
         beside._thread.join(20)
     assert "tc qdisc" in str(beside.error) and ("30 s" in str(beside.error) or "no more" in str(beside.error))
+
+
+def test_a_server_that_does_not_end_is_ended():
+    """Who measured waited for ever for a server that had been stopped, and with it the end of a run."""
+
+    class Here:
+        name, address = "b", "127.0.0.1"
+        popen = staticmethod(subprocess.Popen)
+
+    meter = Meter(Here(), Here())
+    os.kill(meter._server.pid, signal.SIGSTOP)
+    closing = threading.Thread(target=meter.close, daemon=True)
+    closing.start()
+    closing.join(30.0)
+    ended = not closing.is_alive()
+    meter._server.kill()
+    assert ended

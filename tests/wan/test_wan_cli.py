@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -170,6 +171,18 @@ def test_events_and_the_way_back(tmp_path, tun_works):
     kept = json.loads(facts.read_text())
     assert [change["wanted_s"] for change in kept["changes"]] == [0.2, 0.5]
     assert kept["directions"]["b_to_a"]["delay_ms"] == 7.0
+
+
+STOP_EMULATOR = "p=$(pgrep -P $PPID -f [e]mulator); kill -STOP $p; sleep 4; kill -CONT $p; sleep 1"
+
+
+@pytest.mark.slow
+def test_an_event_that_came_late_is_said(tun_works):
+    """On a busy machine a cut came three seconds late and a brown-out took twice as long, and nothing was said."""
+    done = pddbench("wan", "exec", "--wan", "tun", "--no-verify", "--event", "cut 1.5 60", "metro", "--", "sh", "-c",
+                    STOP_EMULATOR)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"NOT AS ASKED: the link was to be cut at 1\.5 s and was so [1-9]\.[0-9] s later", done.stderr)
 
 
 @pytest.mark.slow
