@@ -31,6 +31,7 @@ EVERY_S = 5.0
 TRIES = 3  # a busy machine delays packets for a moment; a wrong link is wrong each time
 _SILENT = 3  # probes in a row without any answer
 _PACKETS = 5
+_STALLED_S = 30.0  # a probe whose datagrams are all lost takes ten
 _RATE_SLACK, _RATE_SLACK_BYTES = 0.05, 100_000  # headers that a queue does not count; what passes during two counts
 _QUIET_SHARE, _QUIET_S, _QUIET_LIMIT_S = 0.02, 0.25, 30.0
 
@@ -43,7 +44,7 @@ class Guard:
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="wan-guard", daemon=True)
-        self._start = time.monotonic()
+        self._start = self._heard_s = time.monotonic()
         self._rtt_ms: list[float] = []
         self._lost = self._probes = self._silent = 0
         self._meter: Meter | None = None
@@ -64,6 +65,7 @@ class Guard:
         self._start = time.monotonic()
         self._meter = Meter(self.link.side_a, self.link.side_b)
         self._watcher = self._meter.watch(self._every_s, _PACKETS)
+        self._heard_s = time.monotonic()
         self._thread.start()
 
     def begin_schedule(self, steps: Sequence[Step], start_s: float, speed: float = 1.0) -> None:
@@ -161,7 +163,10 @@ class Guard:
         assert stdout is not None
         readable, _, _ = select.select([stdout], [], [], 0.2)
         if not readable:
+            if time.monotonic() > self._heard_s + self._every_s + _STALLED_S:
+                self._problem("beside the load the link was not measured: the probe does not answer")
             return
+        self._heard_s = time.monotonic()
         line = stdout.readline()
         if not line:
             raise OSError("the probe ended")

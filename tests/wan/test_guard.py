@@ -2,10 +2,12 @@
 
 import json
 import os
+import signal
 import time
 
 import pytest
 
+from pddbench.wan import guard as guard_module
 from pddbench.wan.guard import Guard
 from pddbench.wan.openlink import open_shapes
 from pddbench.wan.shape import Shape
@@ -55,5 +57,18 @@ def test_a_dead_link_is_told_apart_from_a_changed_one():
         assert any("ended" in problem for problem in guard.problems)
         guard.end()
         assert not guard.facts()["ok"]
+    finally:
+        guard.close()
+
+
+def test_a_probe_that_stands_still_is_found(monkeypatch):
+    """Nobody looked at the link any more, nor at what the kernel has in force, and the run said it was as asked."""
+    monkeypatch.setattr(guard_module, "_STALLED_S", 0.5)
+    guard = Guard(open_shapes(SHAPE, SHAPE, "tun"), every_s=0.2)
+    try:
+        guard.begin()
+        guard.problems.clear()  # a busy machine may have been late: this is about what comes
+        os.kill(guard._watcher.pid, signal.SIGSTOP)
+        assert wait_for(lambda: any("the probe does not answer" in problem for problem in guard.problems))
     finally:
         guard.close()
