@@ -29,7 +29,7 @@ class Backend(Protocol):
     name: str
 
     def apply(self, a_to_b: Shape, b_to_a: Shape) -> None:
-        """Make the link so; raises `Unavailable` when the kernel refuses, `WorldError` when it reads back otherwise."""
+        """Make the link so; raises `Unavailable` when the kernel refuses. Not read back: `check_unchanged`."""
         ...
 
     def read_back(self) -> dict[str, Any]:

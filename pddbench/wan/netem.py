@@ -178,7 +178,6 @@ class Netem:
                 before, line = self._shapes.pop(direction, None), self._lines.pop(direction, None)
                 self._lines[direction] = self._apply(self._sides[direction], shape, before, line)
                 self._shapes[direction] = shape
-        self.check_unchanged()
 
     def _apply(self, side: Side, shape: Shape, before: Shape | None, line: _Line | None) -> _Line:
         """Delete, then add: a change keeps each figure that it does not name. Where it names all of them it is a

@@ -41,6 +41,7 @@ class WanLink:
         self.shapes = (a_to_b, b_to_a)
         self.verifications: list[Verification] = []
         self._n_changes = 0
+        self.in_force_s = time.monotonic()  # since when the link is as it is, CLOCK_MONOTONIC
         self._changing = threading.Lock()  # who reads back must not see a half of a change
         self._cuts: list[tuple[float, float, float]] = []  # begin of the change, in force, begin of the next one
 
@@ -78,16 +79,18 @@ class WanLink:
         return found
 
     def change(self, a_to_b: Shape, b_to_a: Shape) -> None:
-        """Another link from now on."""
+        """Another link from now on, in force since `in_force_s`; read back after that, which takes longer."""
         begin_s = time.monotonic()
         with self._changing:
             self.backend.apply(a_to_b, b_to_a)
+            self.in_force_s = time.monotonic()
+            self.backend.check_unchanged()
             self.shapes = (a_to_b, b_to_a)
             self._n_changes += 1
             if self._cuts and self._cuts[-1][2] == math.inf:
                 self._cuts[-1] = (*self._cuts[-1][:2], begin_s)
             if min(shape.loss_share for shape in self.shapes) == 1:
-                self._cuts.append((begin_s, time.monotonic(), math.inf))
+                self._cuts.append((begin_s, self.in_force_s, math.inf))
 
     def check_unchanged(self) -> tuple[Shape, Shape]:
         """The link that is in force; `WorldError` when it is no longer what was last applied."""
@@ -140,6 +143,7 @@ def open_shapes(a_to_b: Shape, b_to_a: Shape, backend: str, implementation: str 
     try:
         made = Netem(namespaces) if backend == "netem" else Tun(namespaces, a_to_b.mtu_bytes, 1, implementation)
         made.apply(a_to_b, b_to_a)
+        made.check_unchanged()
     except BaseException:
         if made is not None:
             made.close()

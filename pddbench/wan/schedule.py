@@ -62,7 +62,7 @@ def run_schedule(
         if before_each is not None:
             before_each()
         link.change(shape_at(usual[0], step.rate_share), shape_at(usual[1], step.rate_share))
-        in_force_s = (time.monotonic() - start_s) * speed
+        in_force_s = (link.in_force_s - start_s) * speed
         applied.append(Applied(step.at_s, in_force_s, step.rate_share, step.words))
     return applied
 

@@ -1,9 +1,11 @@
 """What a guard and a schedule say, without packets: no false alarms, which void a run, and no silence."""
 
+import math
 import os
 import signal
 import subprocess
 import threading
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -12,10 +14,11 @@ from pddbench.wan import guard as guard_module
 from pddbench.wan.device import command
 from pddbench.wan.guard import Guard
 from pddbench.wan.meter import Meter
+from pddbench.wan.netem import Netem
 from pddbench.wan.openlink import WanLink
-from pddbench.wan.schedule import Scheduled, shape_at
+from pddbench.wan.schedule import Scheduled, run_schedule, shape_at
 from pddbench.wan.shape import Shape
-from pddbench.wan.steps import cut
+from pddbench.wan.steps import brown_out, cut
 
 SHAPE = Shape(5.0, 100.0)
 SLOW = shape_at(SHAPE, 0.1)
@@ -33,6 +36,9 @@ class FullLine:
 
     def apply(self, a_to_b, b_to_a):
         self._rate = a_to_b.rate_mbit
+
+    def check_unchanged(self):
+        pass
 
     def counters(self):
         way = {"packets": 0.0, "bytes": self._bytes, "lost": 0.0, "dropped": 0.0, "queued_bytes": 0.0}
@@ -73,6 +79,27 @@ def test_a_moment_between_two_brown_outs_counts_at_its_own_rate(line):
     line.wait(2.0)
     guard._judge_rate()
     assert guard.problems == []
+
+
+class ReadLate(Netem):
+    """netem without a kernel; when it was first read back."""
+
+    def __init__(self):
+        self._sides, self._shapes, self._lines = {"a_to_b": None, "b_to_a": None}, {}, {}
+        self.read_s = math.inf
+
+    def _apply(self, *_):
+        return None
+
+    def check_unchanged(self):
+        self.read_s = min(self.read_s, time.monotonic())
+
+
+def test_a_change_is_in_force_before_it_is_read_back():
+    """On a busy machine four `tc` that only read took a second: a change in time was late, and its run void."""
+    backend, start_s = ReadLate(), time.monotonic()
+    applied = run_schedule(WanLink(None, backend, SHAPE, SHAPE), brown_out(0.0, 0.01, 0.5), start_s=start_s)
+    assert start_s + applied[0].in_force_s <= backend.read_s < math.inf
 
 
 @pytest.mark.parametrize("error", [subprocess.TimeoutExpired(["tc"], 30.0), BlockingIOError(11, "no more processes")])
