@@ -28,9 +28,9 @@ def compile_emulator(folder: Path) -> tuple[Path | None, str]:
             errors = [line for line in done.stderr.splitlines() if "error" in line] or ["unknown error"]
             return None, f"{compiler} failed: {printable(errors[0])}"
         usage = subprocess.run([str(binary)], stdin=subprocess.DEVNULL, capture_output=True, timeout=_TIMEOUT_S)
+        version = subprocess.run([compiler, "--version"], capture_output=True, text=True, timeout=_TIMEOUT_S)
     except (OSError, subprocess.TimeoutExpired) as error:
         return None, f"the compiled emulator does not run here: {printable(str(error))}"
     if usage.returncode != _USAGE_EXIT:
         return None, f"the compiled emulator does not run here (exit {usage.returncode})"
-    version = subprocess.run([compiler, "--version"], capture_output=True, text=True, timeout=_TIMEOUT_S)
     return binary, printable(version.stdout.splitlines()[0] if version.stdout else compiler, 80)

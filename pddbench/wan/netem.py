@@ -186,7 +186,7 @@ class Netem:
             after = line.changed(before, shape)
             if self._change(side, (before, line), (shape, after)):
                 return after
-        if any(self._own_qdiscs(side)):
+        if any(self._qdiscs(side)[:2]):
             command(side, [self._tc, "qdisc", "delete", "dev", NAME, "root"])
         after = _Line.new(shape)
         for words in self._words("add", after, shape):
@@ -209,22 +209,26 @@ class Netem:
             [*qdisc, "parent", _INNER, "handle", _HANDLE, "netem", *netem_arguments(line.inner(shape))],
         ]
 
-    def _own_qdiscs(self, side: Side) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The token bucket and the netem below it; empty where it is gone."""
+    def _qdiscs(self, side: Side) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
+        """The token bucket and the netem below it, empty where it is gone; and kinds of what is not ours."""
         listing = json_command(side, [self._tc, "-s", "-j", "qdisc", "show", "dev", NAME])
         bucket: dict[str, Any] = next((q for q in listing if q.get("root") and q.get("handle") == _LINE), {})
-        return bucket, next((q for q in listing if q.get("parent") == _INNER and q.get("handle") == _HANDLE), {})
+        inner: dict[str, Any] = next(
+            (q for q in listing if q.get("parent") == _INNER and q.get("handle") == _HANDLE), {}
+        )
+        return bucket, inner, [str(q.get("kind")) for q in listing if q not in (bucket, inner)]
 
     def read_back(self) -> dict[str, Any]:
         """See `Backend.read_back`: the qdisc and the device of each end."""
         found = {}
         for direction, side in self._sides.items():
             (device,) = json_command(side, [self._ip, "-d", "-j", "link", "show", "dev", NAME])
-            bucket, qdisc = self._own_qdiscs(side)
+            bucket, qdisc, others = self._qdiscs(side)
             found[direction] = {
                 "line": {"kind": bucket.get("kind"), "options": bucket.get("options")},
                 "kind": qdisc.get("kind"),
                 "options": qdisc.get("options"),
+                "others": others,
                 "mtu": device.get("mtu"),
                 "gso_max_segs": device.get("gso_max_segs"),
             }
@@ -237,6 +241,7 @@ class Netem:
             if found["kind"] != "netem" or found["line"]["kind"] != "tbf":
                 raise WorldError(f"netem is gone from side {self._sides[direction].name} of the link")
             wrong = mismatches(line.inner(shape), found["options"]) + line.mismatches(found["line"]["options"])
+            wrong += [f"there is a {kind} of somebody else" for kind in found["others"]]
             if found["mtu"] != shape.mtu_bytes:
                 wrong.append(f"mtu is {found['mtu']}, not {shape.mtu_bytes}")
             if not offload(shape) and found["gso_max_segs"] != 1:
@@ -250,7 +255,7 @@ class Netem:
         """See `Backend.counters`. netem has one counter for a loss and a full queue: both are in `lost`."""
         out = {}
         for direction, side in self._sides.items():
-            _, qdisc = self._own_qdiscs(side)
+            _, qdisc, _ = self._qdiscs(side)
             out[direction] = {
                 "packets": float(qdisc.get("packets", 0)),
                 "bytes": float(qdisc.get("bytes", 0)),

@@ -147,6 +147,13 @@ def test_somebody_elses_change_is_seen(link):
         assert done.returncode == 0, (named, done.stderr)
         with pytest.raises(WorldError, match=named):
             link.backend.check_unchanged()
+    link.side_a.run([tool("tc"), "qdisc", "delete", "dev", NAME, "root"])
+    link.change(Shape(1.0, 100.0), PLAIN)
+    link.backend.check_unchanged()
+    added = ["qdisc", "add", "dev", NAME, "parent", "1e:1", "handle", "77:", "pfifo", "limit", "1"]
+    assert link.side_a.run([tool("tc"), *added]).returncode == 0
+    with pytest.raises(WorldError, match="there is a pfifo of somebody else"):
+        link.backend.check_unchanged()
     for side in (link.side_a, link.side_b):
         assert side.run([tool("tc"), "qdisc", "delete", "dev", NAME, "root"]).returncode == 0
     with pytest.raises(WorldError, match="gone"):
