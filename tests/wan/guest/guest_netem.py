@@ -158,7 +158,7 @@ def test_somebody_elses_change_is_seen(link):
         assert side.run([tool("tc"), "qdisc", "delete", "dev", NAME, "root"]).returncode == 0
     with pytest.raises(WorldError, match="gone"):
         link.backend.check_unchanged()
-    link.change(Shape(1.0, 100.0), Shape(1.0, 100.0))
+    link.change(Shape(2.0, 100.0), Shape(1.0, 100.0))
     link.backend.check_unchanged()
 
 
