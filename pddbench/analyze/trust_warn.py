@@ -11,6 +11,8 @@ from pddbench.analyze import counters, stationarity
 from pddbench.analyze.dataset import Dataset
 from pddbench.analyze.finding import Finding
 from pddbench.analyze.intervals import as_float
+from pddbench.analyze.quantiles import Floats
+from pddbench.analyze.samples import ArmData
 from pddbench.analyze.trust_link import OVER_THE_LINK
 from pddbench.text import printable
 from pddbench.wan.steps import not_reached
@@ -125,12 +127,17 @@ def trend(data: Dataset) -> Iterator[Finding]:
             )
 
 
+def _counted(part: ArmData) -> tuple[Floats, Floats]:
+    """Chunks and tokens of the `ok` replies for which both are known."""
+    rows = part.rows[part.rows["ok"].to_numpy(dtype=bool)][["chunks", "completion_tokens"]].dropna()
+    return rows["chunks"].to_numpy(), rows["completion_tokens"].to_numpy()
+
+
 def bundled(data: Dataset) -> Iterator[Finding]:
     """Chunks with several tokens hide gaps between them."""
     for arm, part in data.arms.items():
-        rows = part.rows[part.rows["ok"].to_numpy(dtype=bool)]
-        known = rows[rows["completion_tokens"].notna() & rows["chunks"].notna()]
-        share = float((known["chunks"] < known["completion_tokens"]).mean()) if len(known) else 0.0
+        chunks, tokens = _counted(part)
+        share = float((chunks < tokens).mean()) if len(chunks) else 0.0
         if share > BUNDLED_SHARE:
             yield _warn(
                 "bundled",
@@ -146,9 +153,8 @@ def bundled(data: Dataset) -> Iterator[Finding]:
 def more_chunks_than_tokens(data: Dataset) -> Iterator[Finding]:
     """No token comes in two chunks: the count is too small, and TPOT, output rate and costs with it."""
     for arm, part in data.arms.items():
-        rows = part.rows[part.rows["ok"].to_numpy(dtype=bool)]
-        known = rows[rows["completion_tokens"].notna() & rows["chunks"].notna()]
-        share = float((known["chunks"] > known["completion_tokens"]).mean()) if len(known) else 0.0
+        chunks, tokens = _counted(part)
+        share = float((chunks > tokens).mean()) if len(chunks) else 0.0
         if share > BUNDLED_SHARE:
             yield _warn(
                 "usage_short",

@@ -1,4 +1,5 @@
 """Makes the table of KV transfers in docs/wan.md: `python tests/wan/measure_kv.py [netem] [tun]`. Not a test: minutes.
+`--row 10 --times 90` measures the eleventh row alone, so many times where there is loss.
 
 Each row is a running `naive` deployment at KV scale 1; a transfer's time is what B reports: from A's connect to the
 arrival of the last byte. Without loss it is the least of five: what else runs here only adds to it. With loss it is a
@@ -8,6 +9,7 @@ where the kernel has none, in a User-Mode Linux guest. Exits 1 when a row is mor
 standard error.
 """
 
+import argparse
 import asyncio
 import json
 import statistics
@@ -63,7 +65,7 @@ def measured(backend, tokens, rtt_ms, rate_mbit, loss_pct, control):
            "loss_pct": float(loss_pct), "congestion_control": control}  # fmt: skip
     spec = build_spec("naive", wan=wan, kv_scale=1.0, wan_backend=backend)
     with launch(spec) as deployment:
-        repeats = LOSSY_TIMES if loss_pct else PLAIN_TIMES
+        repeats = asked().times if loss_pct else PLAIN_TIMES
         seconds, n_bytes = asyncio.run(transfers(deployment, tokens, repeats))
         link = deployment.end_link(load=False)
     rtt = [each["findings"][0]["found"] for each in (link["before"], link["after"])]
@@ -91,9 +93,9 @@ def by_model(n_bytes, rtt_ms, rate_mbit, loss_pct, control):
 def all_measured(backend):
     """Every row over a backend: here, or in a guest with a kernel that has it."""
     if backend != "netem" or probe("netem").works:
-        return [measured(backend, *figures) for figures in ROWS]
+        return [measured(backend, *figures) for figures in asked().rows]
     with tempfile.TemporaryDirectory(dir=Path.home()) as folder:
-        code, said = uml.run([sys.executable, __file__, "--as-guest"], Path(folder), timeout_s=3000.0)
+        code, said = uml.run([sys.executable, __file__, *sys.argv[1:], "--as-guest"], Path(folder), timeout_s=3000.0)
         answer = Path(folder) / "rows.json"
         if code != 0 or not answer.exists():
             sys.exit(f"the guest failed ({code}):\n{said[-2000:]}")
@@ -117,17 +119,29 @@ def ratio_cells(row, figures, law_s, law_error_s):
     return [f"{found * 1e3:.0f}{plus} ms", f"{ratio:.2f}", f"{row['rtt_ms']:.1f} ms"], off, row["problems"]
 
 
+def asked():
+    """What the command line asks for."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("backends", nargs="*", default=["netem", "tun"])
+    parser.add_argument("--row", type=int, choices=range(len(ROWS)))
+    parser.add_argument("--times", type=int, default=LOSSY_TIMES)
+    parser.add_argument("--as-guest", action="store_true")
+    found = parser.parse_args()
+    found.rows = ROWS if found.row is None else [ROWS[found.row]]
+    return found
+
+
 def main():
-    if "--as-guest" in sys.argv:
+    if asked().as_guest:
         Path("/mnt/rows.json").write_text(json.dumps(all_measured("netem")))
         return
-    backends = sys.argv[1:] or ["netem", "tun"]
+    backends = asked().backends
     found = {backend: all_measured(backend) for backend in backends}
     heads = [word for name in backends for word in (name, "over standards", "RTT found")]
     titles = ["bytes", "RTT", "rate", "loss", "control", "standards", "model", *heads]
     print("| " + " | ".join(titles) + " |\n" + "|---" * len(titles) + "|")
     worst, problems = 0.0, []
-    for index, figures in enumerate(ROWS):
+    for index, figures in enumerate(asked().rows):
         n_bytes = next(iter(found.values()))[index]["bytes"]
         law_s, error_s = by_standards(n_bytes, *figures[1:])
         model_s = by_model(n_bytes, *figures[1:])
