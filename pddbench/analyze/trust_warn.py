@@ -39,6 +39,18 @@ def interrupted(data: Dataset) -> Iterator[Finding]:
         )
 
 
+def never_began(data: Dataset) -> Iterator[Finding]:
+    """A run that was killed between two arms says nowhere that it was stopped: its plan has more than its rows."""
+    there = {(str(arm), int(repeat)) for arm, repeat in data.lines.groupby(["arm", "repeat"]).groups}
+    missing = [f"{arm}.{repeat}" for arm, repeat in data.run.manifest.get("order") or [] if (arm, repeat) not in there]
+    if missing and there and not data.run.manifest.get("partial"):
+        yield _warn(
+            "partial",
+            f"the run was ended before {printable(', '.join(missing), 80)} began",
+            "run it to its end",
+        )
+
+
 def single_arm(data: Dataset) -> Iterator[Finding]:
     """One arm alone is compared with nothing."""
     if len(data.arms) == 1:
@@ -328,6 +340,7 @@ def window_not_filled(data: Dataset) -> Iterator[Finding]:
 
 WARNINGS: tuple[Callable[[Dataset], Iterator[Finding]], ...] = (
     interrupted,
+    never_began,
     single_arm,
     events_not_reached,
     order,

@@ -335,3 +335,12 @@ def test_trend_of_many_sessions_is_counted_as_pair_by_pair(values):
     """Without it the rule `backlog` would need gigabytes at a hundred thousand sessions, or count something else."""
     pairs = [(b > a) - (b < a) for i, a in enumerate(values) for b in values[i + 1 :]]
     assert trust_timing._concordance(np.array(values, dtype=float)) == sum(pairs)
+
+
+def test_a_run_killed_between_two_arms_is_not_whole(tmp_path):
+    """The arms that never began would be columns of nothing under the word valid."""
+    run = load(make_run(tmp_path))
+    assert "partial" not in {finding.rule for finding in trust.findings(Dataset(run))}
+    run.manifest["order"] = [*(run.manifest.get("order") or []), ["late", 1]]
+    said = [finding.message for finding in trust.findings(Dataset(run)) if finding.rule == "partial"]
+    assert said == ["the run was ended before late.1 began"]
